@@ -35,8 +35,20 @@ pub(super) struct Attempt {
 
 type FieldWrites = Vec<(NodeField, NodeIntent)>;
 
-/// Whether one of a Node's due writes changes something, and all of them.
-type DueWrites<'a> = (bool, Vec<(NodeField, &'a NodeIntent)>);
+/// The first rank of a Node's due writes, and all of them.
+type DueWrites<'a> = (Rank, Vec<(NodeField, &'a NodeIntent)>);
+
+/// The order in which due writes start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// A change that keeps traffic away from a node or its deletion back, also after a failed attempt: there are few, and seconds count.
+    Hold,
+    /// Another change whose last attempt did not fail.
+    Change,
+    /// Renewals and repetitions.
+    #[default]
+    Other,
+}
 
 /// How an attempt to write one field ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,9 +163,8 @@ impl Schedule {
                         confirmations.push((confirmed_at, name, intent));
                     }
                     Some(at) if at <= now => {
-                        let is_urgent = intent.shown != Shown::Yes && known.failures.is_none();
-                        let (any_urgent, intents) = due.entry(name).or_default();
-                        *any_urgent |= is_urgent;
+                        let (first, intents) = due.entry(name).or_default();
+                        *first = rank(*field, intent, known).min(*first);
                         intents.push((*field, intent));
                     }
                     Some(at) => wake_at(at),
@@ -176,7 +187,7 @@ impl Schedule {
         }
         // Changes first: a tool may wait for them.
         let mut due: Vec<_> = due.into_iter().collect();
-        due.sort_by_key(|(_, (is_urgent, _))| !is_urgent);
+        due.sort_by_key(|(_, (rank, _))| *rank);
         let slow_at = |node: &NodeState| node.started_at.map(|at| at + SLOW_AFTER).filter(|at| *at > now);
         let new: Vec<_> = self.nodes.values().filter_map(slow_at).collect();
         let left_out = due.split_off(due.len().min(MAX_NEW_ATTEMPTS.saturating_sub(new.len())));
@@ -240,6 +251,19 @@ impl Schedule {
             });
             node.started_at.is_some() || !node.fields.is_empty()
         });
+    }
+}
+
+fn rank(field: NodeField, intent: &NodeIntent, known: &FieldState) -> Rank {
+    let is_hold = matches!(
+        field,
+        NodeField::Hold | NodeField::DrainingTaint | NodeField::DeletionDelay
+    );
+    match intent.shown {
+        Shown::Yes => Rank::Other,
+        Shown::No | Shown::Unknown if is_hold => Rank::Hold,
+        Shown::No | Shown::Unknown if known.failures.is_none() => Rank::Change,
+        Shown::No | Shown::Unknown => Rank::Other,
     }
 }
 

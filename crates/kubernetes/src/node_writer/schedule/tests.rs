@@ -194,6 +194,23 @@ fn changes_go_before_renewals_and_repetitions() {
 }
 
 #[test]
+fn a_hold_that_failed_once_goes_before_the_markers_of_many_nodes() {
+    let start = Instant::now();
+    for field in [NodeField::Hold, NodeField::DrainingTaint, NodeField::DeletionDelay] {
+        let mut schedule = Schedule::default();
+        let hold = std::sync::Arc::new(BTreeMap::from([("z".to_owned(), once("a", Shown::No))]));
+        let failed = schedule.start_due(&[(field, hold.clone())].into(), start).0;
+        schedule.finish(failed[0].clone(), &[Ended::Failed], start);
+        let mut all = wanted((0..1000).map(|number| (format!("n{number:04}"), intent("a", Shown::No))));
+        all.insert(field, hold);
+        // The API server answers none.
+        let turns = (0..10).map(|turn| start + MIN_BACKOFF + turn * SLOW_AFTER);
+        let mut started = turns.filter(|now| names(&schedule.start_due(&all, *now).0).contains(&"z"));
+        assert_eq!(started.next(), Some(start + MIN_BACKOFF), "{field:?}");
+    }
+}
+
+#[test]
 fn markers_of_many_nodes_are_confirmed_at_a_bounded_rate() {
     const NODES: usize = 1000;
     let (start, mut schedule) = (Instant::now(), Schedule::default());
