@@ -133,6 +133,7 @@ fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
         let mut now = start;
         for bytes in bytes.split(|byte| *byte == b'\n') {
             now.mono += POLL_INTERVAL;
+            now.wall += POLL_INTERVAL;
             let Some((document, evicted)) = read(bytes) else {
                 continue;
             };
@@ -155,7 +156,7 @@ fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
                     tracker.notice == before.notice || tracker.is_unconfirmed,
                     "a document with unreadable events ends a notice only after 15 min of them: {tracker:?}"
                 );
-                assert_eq!(tracker.is_clear, before.is_clear);
+                assert!(!tracker.is_clear, "what is not readable may be an eviction");
                 assert!(action.is_none() || tracker.is_unconfirmed && action == Some(TaintAction::Remove));
             } else {
                 assert_eq!(tracker.notice.is_some(), before.notice.is_some() && !tracker.is_clear);

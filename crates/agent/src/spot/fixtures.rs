@@ -1,5 +1,7 @@
 //! Notices and records for the tables of several tests.
 
+use std::time::Duration;
+
 use headgate_core::node::AzureNotice;
 use jiff::Timestamp;
 
@@ -35,6 +37,7 @@ pub(super) fn tracking(notice: Notice, is_listed: bool) -> NoticeTracker {
 pub(super) fn clear() -> NoticeTracker {
     NoticeTracker {
         is_clear: true,
+        grace: Duration::from_mins(1),
         ..NoticeTracker::default()
     }
 }

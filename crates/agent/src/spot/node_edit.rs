@@ -240,10 +240,10 @@ mod tests {
         let known = record("a", Some(100), Some(50));
         let gone = record("a", Some(100), None);
         let other = json!({"key": "other", "effect": "NoSchedule"});
-        let removed = edited(&clear(), node(&json!([other, ours(50), other]), Some(&known)), at(60));
+        let removed = edited(&clear(), node(&json!([other, ours(50), other]), Some(&known)), at(110));
         assert_eq!(removed, (TaintChange::Untainted, json!([other, other]), gone.clone()));
         for left in [json!([theirs()]), json!([ours(51)]), json!([other]), json!([])] {
-            let kept = edited(&clear(), node(&left, Some(&known)), at(60));
+            let kept = edited(&clear(), node(&left, Some(&known)), at(110));
             assert_eq!(kept, (TaintChange::Recorded, left, gone.clone()));
         }
     }

@@ -115,8 +115,10 @@ impl TrackedNotice {
 pub struct NoticeTracker {
     /// The event, until its notice has been gone for the grace.
     pub notice: Option<TrackedNotice>,
-    /// Whether no document has listed such an event for the whole grace.
+    /// Whether no document has listed such an event for the whole grace, and the latest poll was one of them.
     pub is_clear: bool,
+    /// How old headgate's taint must be before `is_clear` removes it: a younger one may be of a notice that only its writer has read yet.
+    pub(super) grace: Duration,
     /// Whether no document has shown for [`CONFIRMATION_TIMEOUT`] what is announced, or nothing asks for documents.
     pub is_unconfirmed: bool,
     /// The time of the first of the latest documents without such an event.
@@ -195,6 +197,7 @@ impl NoticeTracker {
         let notice = self.notice.clone();
         Self {
             notice: notice.filter(|tracked| !is_unconfirmed || may_still_come(tracked)),
+            is_clear: false,
             is_unconfirmed,
             unconfirmed_since: Some(since),
             ..self.clone()
@@ -211,6 +214,7 @@ impl NoticeTracker {
                 ..tracked
             }),
             is_clear,
+            grace,
             empty_since: Some(since),
             ..Self::default()
         }
@@ -254,6 +258,7 @@ impl NoticeTrackers {
         NoticeTracker {
             notice: self.notices().next().cloned(),
             is_clear: is_true_of_all(|tracker| tracker.is_clear),
+            grace: self.0.values().map(|tracker| tracker.grace).max().unwrap_or_default(),
             is_unconfirmed: is_true_of_all(|tracker| tracker.is_unconfirmed),
             ..NoticeTracker::default()
         }
@@ -485,6 +490,16 @@ mod tests {
             states.iter().map(|tracker| tracker.is_clear).collect::<Vec<_>>(),
             [false, false, true]
         );
+        // What an unconfirmed poll does not show may be announced; the next empty document is clear again.
+        let clear = states[2].clone();
+        let now = Clock::System.now();
+        let unconfirmed = clear.after_unconfirmed_poll(now);
+        assert!(!unconfirmed.is_clear);
+        let later = Moment {
+            mono: now.mono + GRACE,
+            ..now
+        };
+        assert!(unconfirmed.next(&[], AzureNotice::Preempt, true, GRACE, later).is_clear);
     }
 
     #[test]

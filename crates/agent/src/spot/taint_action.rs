@@ -2,7 +2,8 @@
 //!
 //! A recorded notice never taints the Node again, even if another writer removed the taint; a new notice does. The
 //! taint is removed when its notice has been gone for the grace, when the machine has booted again, or 15 minutes after the
-//! notice's time if no document confirms it.
+//! notice's time if no document confirms it. During a roll two agents write the Node, and the leader may: a taint that is younger than the
+//! grace stays, although this process has read of no notice.
 
 use std::collections::BTreeMap;
 
@@ -52,12 +53,14 @@ impl NoticeRecord {
         }
     }
 
-    /// When headgate's taint ends unless a document confirms the notice; `None` if there is no such taint.
-    pub(crate) fn confirmation_deadline(&self) -> Option<Timestamp> {
+    /// When headgate's taint ends after the documents so far; `None` if there is no such taint, or it stays.
+    pub(crate) fn taint_ends_at(&self, tracker: &NoticeTracker) -> Option<Timestamp> {
         let tainted_at = self.tainted_at?;
-        Some(confirmation_deadline(
-            self.not_before.unwrap_or(tainted_at).max(tainted_at),
-        ))
+        if tracker.is_clear {
+            return tainted_at.checked_add(tracker.grace).ok();
+        }
+        let not_before = self.not_before.unwrap_or(tainted_at).max(tainted_at);
+        (tracker.is_unconfirmed && tracker.notice.is_none()).then(|| confirmation_deadline(not_before))
     }
 }
 
@@ -83,12 +86,11 @@ pub fn next_taint_action(
     if let Some(notice) = new {
         return Some(TaintAction::Add(notice.merged()));
     }
-    let record = record?;
-    let deadline = record.confirmation_deadline()?;
+    let record = record.filter(|record| record.tainted_at.is_some())?;
     // An unknown boot does not count as another one.
     let has_rebooted = !record.boot_id.is_empty() && !boot_id.is_empty() && record.boot_id != boot_id;
-    let is_stale = tracker.is_unconfirmed && tracker.notice.is_none() && now >= deadline;
-    (has_rebooted || tracker.is_clear || is_stale).then_some(TaintAction::Remove)
+    let has_ended = record.taint_ends_at(tracker).is_some_and(|at| now >= at);
+    (has_rebooted || has_ended).then_some(TaintAction::Remove)
 }
 
 #[cfg(test)]
@@ -135,13 +137,20 @@ mod tests {
         const REBOOTED: &str = "boot-2";
         let (a, b) = (notice("a", Some(100)), notice("b", None));
         let (ours, theirs) = (record("a", Some(100), Some(50)), record("a", Some(100), None));
+        let (old, fresh) = (record("a", Some(100), Some(0)), record("a", Some(100), Some(59)));
         let (ours, theirs, none) = (Some(&ours), Some(&theirs), NoticeTracker::default());
         let remove = Some(TaintAction::Remove);
         let unlisted = tracking(a.clone(), false);
+        let ended = NoticeTracker {
+            is_clear: true,
+            ..NoticeTracker::default()
+        };
         for (case, tracker, record, boot_id, want) in [
             ("gone, within the grace", &unlisted, ours, BOOT, None),
             ("gone before it was recorded", &unlisted, None, BOOT, None),
-            ("gone for the grace", &clear(), ours, BOOT, remove.clone()),
+            ("gone for the grace", &clear(), Some(&old), BOOT, remove.clone()),
+            ("set a moment ago by another agent", &clear(), Some(&fresh), BOOT, None),
+            ("no grace, as from the leader", &ended, ours, BOOT, remove.clone()),
             ("gone, and no taint of headgate", &clear(), theirs, BOOT, None),
             ("no notice and no record", &clear(), None, BOOT, None),
             ("no document yet", &none, ours, BOOT, None),
@@ -152,6 +161,10 @@ mod tests {
             ("the boot is not known", &none, ours, "", None),
         ] {
             assert_eq!(next_taint_action(tracker, record, boot_id, at(60)), want, "{case}");
+        }
+        for (second, want) in [(118, None), (119, Some(TaintAction::Remove))] {
+            let action = next_taint_action(&clear(), Some(&fresh), BOOT, at(second));
+            assert_eq!(action, want, "{second}");
         }
         let unknown = NoticeRecord {
             boot_id: String::new(),

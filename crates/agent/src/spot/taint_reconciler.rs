@@ -67,10 +67,45 @@ fn intent(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Opt
     })
 }
 
-/// The time until a taint without confirmation ends.
+/// The time until a taint ends without another observation.
 fn removal_delay(report: &NodeReport, snapshot: &EventsSnapshot, now: Timestamp) -> Option<Duration> {
-    let is_unconfirmed = snapshot.trackers.gravest().is_unconfirmed;
-    let node = report.node.as_ref().filter(|_| is_unconfirmed)?;
-    let deadline = NoticeRecord::from_annotations(&node.annotations)?.confirmation_deadline()?;
-    Duration::try_from(deadline.duration_since(now)).ok()
+    let record = NoticeRecord::from_annotations(&report.node.as_ref()?.annotations)?;
+    let ends_at = record.taint_ends_at(&snapshot.trackers.gravest())?;
+    Duration::try_from(ends_at.duration_since(now)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::clock::Moment;
+    use headgate_core::node::{AzureNotice, NodeReader, SPOT_NOTICE_ANNOTATION, SignalRules};
+    use serde_json::json;
+
+    use super::super::fixtures::{at, record};
+    use super::super::notice::{NoticeTracker, NoticeTrackers};
+    use super::*;
+
+    #[test]
+    fn a_clear_agent_leaves_the_taint_of_another_for_the_grace() {
+        const GRACE: Duration = Duration::from_mins(1);
+        let start = Clock::System.now();
+        let empty = |second| {
+            let mono = start.mono + Duration::from_secs(second);
+            move |notice, tracker: &NoticeTracker| tracker.next(&[], notice, true, GRACE, Moment { mono, ..start })
+        };
+        let chosen = AzureNotice::ALL.into();
+        let snapshot = EventsSnapshot {
+            trackers: NoticeTrackers::default().map(&chosen, empty(0)).map(&chosen, empty(60)),
+            ..EventsSnapshot::default()
+        };
+        let rules = SignalRules::default();
+        let node = json!({"metadata": {"name": "n", "uid": "u",
+            "annotations": {SPOT_NOTICE_ANNOTATION: json!(record("a", Some(100), Some(59))).to_string()}}});
+        let node = NodeReader::own(rules.clone()).read(serde_json::from_value(node).unwrap());
+        let report = NodeReport::initial(None, &rules, start).with_node(node, start);
+        for (second, rechecks_after, is_removed) in [(60, 59, false), (118, 1, false), (119, 0, true)] {
+            let delay = removal_delay(&report, &snapshot, at(second));
+            assert_eq!(delay, Some(Duration::from_secs(rechecks_after)), "{second}");
+            assert_eq!(intent(&report, &snapshot, at(second)).is_some(), is_removed, "{second}");
+        }
+    }
 }
