@@ -16,7 +16,7 @@ use super::services::Service;
 use super::table::ReadError;
 
 /// For one count. The largest tables take 2 s.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines about what is not counted in one report; more are only numbered.
 const MAX_NOT_COUNTED: usize = 1_000;
 

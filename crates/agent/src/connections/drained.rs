@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::count::ConnectionCount;
 
-/// How long a count holds. Counts of the largest tables are 40 s apart.
-const STALE_AFTER: Duration = Duration::from_mins(1);
+/// How long a count holds. Counts begin 40 s apart at most, and each takes 10 s at most.
+pub(super) const STALE_AFTER: Duration = Duration::from_mins(1);
 /// From the first order to its report. A wait may last longer by this time where nothing counts.
 const FIRST_COUNT_TIMEOUT: Duration = Duration::from_secs(15);
 /// From the signal to the first order: Services are listed first.
