@@ -22,7 +22,7 @@ const FIRST_COUNT_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_ORDER_TIMEOUT: Duration = Duration::from_secs(45);
 /// The Services that are remembered since the signal.
 const MAX_SEEN: usize = 10_000;
-/// The least time between two writes of the condition, apart from those that something waits for.
+/// The least time between two writes of the condition, apart from those that are urgent.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
 /// Counts without a connection in a row.
 const ZEROS: u32 = 2;
@@ -147,7 +147,11 @@ impl Connections {
 
     /// Adopts that something else is to be counted from now on.
     pub(super) fn observe_order(&mut self, now: Instant) {
-        self.ordered_since.get_or_insert(now);
+        self.ordered_since.get_or_insert_with(|| {
+            // It was of a list of Services, which has succeeded since.
+            self.failure = None;
+            now
+        });
         self.zeros = 0;
     }
 
@@ -198,6 +202,11 @@ impl Connections {
             return ConnectionsState::NoSignal;
         };
         let last = self.last.as_ref().filter(|last| now < last.at + STALE_AFTER);
+        // Until there is an order, a failure is of a list of Services, and the next list may succeed in time.
+        let has_failed_count = self.failure.is_some() && self.ordered_since.is_some();
+        if self.last.is_none() && !has_failed_count && now < self.first_count_by(since) {
+            return ConnectionsState::NotCountedYet;
+        }
         match (last, &self.failure) {
             (Some(last), _) if last.count.total() > 0 => ConnectionsState::Open(Arc::clone(&last.count)),
             (_, Some(failure)) => ConnectionsState::Unknown(failure.clone()),
@@ -207,7 +216,6 @@ impl Connections {
                 None if self.zeros < ZEROS => ConnectionsState::Confirming,
                 None => ConnectionsState::Drained,
             },
-            (None, None) if self.last.is_none() && now < self.first_count_by(since) => ConnectionsState::NotCountedYet,
             (None, None) if self.ordered_since.is_none() => {
                 ConnectionsState::Unknown("Services are not listed yet".to_owned())
             }
@@ -241,8 +249,8 @@ impl Connections {
     }
 }
 
-/// Decides when a change is written: the start and the end of a signal and its first [`MarkerStatus::True`] at once, everything else
-/// at most every [`WRITE_INTERVAL`].
+/// Decides when a change is written: the start and the end of a signal, its first [`MarkerStatus::True`], and each change to
+/// [`MarkerStatus::False`] at once, because anything else lets the node go; everything else [`WRITE_INTERVAL`] after the last write.
 #[derive(Debug, Default)]
 pub(super) struct ConditionPacer {
     current: Option<(MarkerCondition, Instant)>,
@@ -254,7 +262,9 @@ impl ConditionPacer {
     pub(super) fn next(&mut self, wanted: MarkerCondition, now: Instant) -> (MarkerCondition, Option<Instant>) {
         let is_end = wanted.reason == MARKER_NO_SIGNAL;
         let is_urgent = |current: &MarkerCondition| {
-            is_end || current.reason == MARKER_NO_SIGNAL || wanted.status == MarkerStatus::True && !self.was_drained
+            let is_wait_again = wanted.status == MarkerStatus::False && current.status != MarkerStatus::False;
+            let is_first_true = wanted.status == MarkerStatus::True && !self.was_drained;
+            is_end || current.reason == MARKER_NO_SIGNAL || is_wait_again || is_first_true
         };
         if let Some((current, at)) = &self.current
             && *current != wanted

@@ -124,7 +124,30 @@ fn what_cannot_be_counted_is_unknown() {
     assert_eq!(world.at(15).reason(), "NotCounted", "no counter");
     assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
     assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
+    // A list that failed may succeed before the first count is due; the counter itself says that it cannot count.
+    let mut world = World::new();
+    let refused = || Err("Services cannot be listed: refused".to_owned());
+    assert_eq!(world.node(true, true).counted(0, refused()).reason(), "NotCountedYet");
+    assert_eq!(world.at(44).counted(44, refused()).reason(), "NotCountedYet");
+    assert_eq!(world.at(45).reason(), "NotCounted");
+    let message = world.connections.state(world.now()).condition().message;
+    assert_eq!(
+        message,
+        "Connections are not counted: Services cannot be listed: refused."
+    );
+    assert_eq!(world.ordered().at(59).reason(), "NotCountedYet", "they are listed now");
+    assert_eq!(world.ordered().at(60).reason(), "NotCounted", "no counter");
+    let mut world = World::new();
+    world.node(true, true).ordered().counted(0, Err("no right".to_owned()));
+    assert_eq!(world.reason(), "NotCounted");
+    assert_eq!(
+        world.ordered().reason(),
+        "NotCounted",
+        "other Services are no more countable"
+    );
     // A failure does not take back what was counted shortly before.
+    let mut world = World::new();
+    world.node(true, true).ordered();
     world.at(20).counted(20, Ok(count(50)));
     assert_eq!(
         world.at(21).counted(21, Err("interrupted".to_owned())).reason(),
@@ -185,10 +208,18 @@ fn writes_are_paced() {
         (drained.clone(), None),
         "the first one at once"
     );
-    assert_eq!(pacer.next(open(1), at(13)), (drained.clone(), Some(at(22))));
-    assert_eq!(pacer.next(open(1), at(22)), (open(1), None));
-    assert_eq!(pacer.next(drained.clone(), at(23)), (open(1), Some(at(32))));
-    assert_eq!(pacer.next(none.clone(), at(24)), (none, None), "the end at once");
+    assert_eq!(pacer.next(open(1), at(13)), (open(1), None), "back to waiting at once");
+    assert_eq!(pacer.next(open(2), at(14)), (open(1), Some(at(23))));
+    assert_eq!(pacer.next(drained.clone(), at(15)), (open(1), Some(at(23))));
+    assert_eq!(pacer.next(drained.clone(), at(23)), (drained, None));
+    let unknown = ConnectionsState::Unknown("interrupted".to_owned()).condition();
+    let in_service = ConnectionsState::InService.condition();
+    assert_eq!(pacer.next(in_service.clone(), at(40)), (in_service, None));
+    assert_eq!(pacer.next(unknown.clone(), at(60)), (unknown.clone(), None));
+    assert_eq!(pacer.next(open(1), at(61)), (open(1), None), "Unknown lets the node go");
+    assert_eq!(pacer.next(unknown.clone(), at(62)), (open(1), Some(at(71))));
+    assert_eq!(pacer.next(unknown.clone(), at(71)), (unknown, None));
+    assert_eq!(pacer.next(none.clone(), at(72)), (none, None), "the end at once");
 }
 
 #[test]
