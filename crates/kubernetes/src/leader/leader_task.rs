@@ -63,6 +63,10 @@ where
                 },
                 Some(term),
             ) => {
+                // A candidate whose renewals follow each other at once never waits for the end of the work.
+                if let Some(result) = self.running.try_join_next() {
+                    return Some(Event::WorkEnded(self.finish(result)));
+                }
                 self.is_stop_requested |= handover.is_some();
                 self.has_given_up |= matches!(handover, Some(Handover::GaveUp(_)));
                 (!term.renew(until, renewed, handover.is_some())).then_some(Event::DeadlinePassed)

@@ -364,6 +364,27 @@ async fn failed_work_ends_the_term_and_another_instance_leads() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_the_work_is_noticed_though_each_renewal_takes_longer_than_the_retry_period() {
+    for is_stop in [false, true] {
+        let (election, candidates, number, holder) = settled(3).await;
+        let leader = named(&candidates, &holder);
+        // Each way of a request takes this long.
+        leader.line.set(Fault::Slow(Duration::from_millis(1100)));
+        election.pass(5 * SECOND).await;
+        if is_stop {
+            leader.stop();
+        } else {
+            leader.work.send_replace(Work::Fails(Duration::ZERO));
+        }
+        let (_, successor, took) = election.leader_after(number, MINUTE).await;
+        assert!(
+            successor != holder && took < 6 * SECOND,
+            "{is_stop}: {successor} after {took:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_instance_with_failing_work_abstains_longer_each_time() {
     let election = ElectionFixture::new(1);
     let candidates = election.candidates(1);
