@@ -163,16 +163,40 @@ enum Phase {
     Leading(HeldTerm),
     /// The term has ended; its work has not.
     StoppingWork {
-        /// Releases the Lease after the work.
-        release: Option<ElectionRecord>,
+        /// The release of the Lease after the work, if it is still this candidate's.
+        release: Option<Release>,
         abort_at: Instant,
         abort: bool,
     },
-    Releasing {
-        /// How long to abstain after that.
-        backoff: Duration,
-    },
+    Releasing(Release),
     Stopped,
+}
+
+/// A release of the Lease. After a failure the Lease is read, and released again if it still shows this candidate's term.
+#[derive(Clone, Debug)]
+struct Release {
+    /// The Lease without a holder, as this candidate writes it.
+    record: ElectionRecord,
+    /// Whether that follows the latest version, as far as is known; the Lease is read before otherwise.
+    is_current: bool,
+    /// No request is sent before this.
+    not_before: Instant,
+    /// A request has failed.
+    has_failed: bool,
+    /// How long to abstain after that.
+    backoff: Duration,
+}
+
+impl Release {
+    fn new(record: ElectionRecord, is_current: bool, now: Instant) -> Self {
+        Self {
+            record,
+            is_current,
+            not_before: now,
+            has_failed: false,
+            backoff: Duration::ZERO,
+        }
+    }
 }
 
 /// The next phase, and what to do in it.
@@ -232,9 +256,10 @@ impl Candidate {
             } => self.handle_acquired(event, (began, term, is_signalled), inputs),
             Phase::Volunteering { regular_read } => self.handle_volunteered(event, regular_read, inputs),
             Phase::Leading(held) => self.lead(held, event, inputs),
-            Phase::StoppingWork { release, .. } if matches!(event, Event::WorkEnded(_)) => {
-                self.release(release, Duration::ZERO, inputs)
-            }
+            Phase::StoppingWork { release, .. } if matches!(event, Event::WorkEnded(_)) => match release {
+                Some(release) => release_lease(release, inputs),
+                None => self.wait_after_term(Duration::ZERO, inputs),
+            },
             Phase::StoppingWork { release, abort_at, .. } => {
                 let abort = inputs.now.mono >= abort_at;
                 let phase = Phase::StoppingWork {
@@ -244,8 +269,7 @@ impl Candidate {
                 };
                 (phase, Action::Wait((!abort).then_some(abort_at)))
             }
-            // Released, or another's, or it expires.
-            Phase::Releasing { backoff } => self.wait_after_term(backoff, inputs),
+            Phase::Releasing(release) => self.handle_released(event, release, inputs),
             Phase::Stopped => (Phase::Stopped, Action::Stop),
         };
         self.phase = phase;
@@ -347,7 +371,13 @@ impl Candidate {
         if self.is_unpublished() {
             self.unpublished_reads = self.unpublished_reads.saturating_add(1);
         }
-        let is_acquirable = self.observed.is_acquirable(self.contender(inputs), inputs.now.mono);
+        let contender = self.contender(inputs);
+        let is_acquirable = self.observed.is_acquirable(contender, inputs.now.mono);
+        if (inputs.is_stopping || contender.is_last_choice)
+            && let Some(release) = self.release_of_own(inputs.now)
+        {
+            return release_lease(release, inputs);
+        }
         if inputs.is_stopping {
             return self.wait_after_read(regular_read, inputs);
         }
@@ -358,6 +388,17 @@ impl Candidate {
             };
         }
         self.acquire(inputs.now, inputs)
+    }
+
+    /// The release of a Lease that this candidate holds without a term: a write without a response acquired it, or did not release it.
+    fn release_of_own(&self, now: Moment) -> Option<Release> {
+        let own = Contender {
+            identity: &self.identity,
+            is_last_choice: false,
+        };
+        let record = self.observed.record()?;
+        let is_own = record.lease.holder == self.identity && self.observed.is_acquirable(own, now.mono);
+        is_own.then(|| Release::new(record.released(record.failed_terms, now.wall), true, now.mono))
     }
 
     /// Acquires the Lease as it was observed last; creates it if it does not exist.
@@ -450,12 +491,17 @@ impl Candidate {
         let record = match event {
             Event::Written(record) => record,
             Event::Conflict | Event::Refused => return self.wait_after_failure(false, inputs),
+            // Read, so that it is released if it was acquired.
+            _ if inputs.is_stopping => {
+                let regular_read = inputs.now.mono;
+                return (Phase::Reading { regular_read }, read_request(inputs));
+            }
             _ => return self.wait_after_failure(true, inputs),
         };
         self.observed.observe(record.clone(), inputs.now);
         if inputs.is_stopping {
             let released = record.released(record.failed_terms, inputs.now.wall);
-            return self.release(Some(released), Duration::ZERO, inputs);
+            return release_lease(Release::new(released, true, inputs.now.mono), inputs);
         }
         let mut held = HeldTerm::new(term, began, record);
         if is_signalled {
@@ -505,7 +551,7 @@ impl Candidate {
                 held.renew_at = (held.attempt.mono + RETRY_PERIOD).max(now);
             }
             Event::WorkEnded(WorkOutcome::Finished) => {
-                return self.release(Some(held.released(inputs)), Duration::ZERO, inputs);
+                return release_lease(Release::new(held.released(inputs), held.is_record_current, now), inputs);
             }
             Event::WorkEnded(WorkOutcome::Failed) => return self.fail_term(&held, inputs),
             Event::Woke | Event::LedgerCreated | Event::DeadlinePassed => {}
@@ -518,7 +564,7 @@ impl Candidate {
         }
         if held.stop_work_by.is_some_and(|stop_work_by| now >= stop_work_by) {
             let phase = Phase::StoppingWork {
-                release: Some(held.released(inputs)),
+                release: Some(Release::new(held.released(inputs), held.is_record_current, now)),
                 abort_at: now,
                 abort: true,
             };
@@ -557,15 +603,36 @@ impl Candidate {
         let failed_terms = held.failed_terms_before(now.mono).saturating_add(1);
         let released = held.record.released(failed_terms, now.wall);
         let released = released.reported(None, inputs.throttle, now);
-        self.release(Some(released), failed_term_backoff(self.failed_terms), inputs)
+        let release = Release {
+            backoff: failed_term_backoff(self.failed_terms),
+            ..Release::new(released, held.is_record_current, now.mono)
+        };
+        release_lease(release, inputs)
     }
 
-    /// Releases the Lease, now that no work runs, and abstains for `backoff`.
-    fn release(&mut self, released: Option<ElectionRecord>, backoff: Duration, inputs: Inputs) -> Transition {
-        match released {
-            Some(record) => (Phase::Releasing { backoff }, write_request(record, inputs)),
-            None => self.wait_after_term(backoff, inputs),
+    /// Handles the response to a request that releases the Lease, or reads it for that.
+    fn handle_released(&mut self, event: Event, mut release: Release, inputs: Inputs) -> Transition {
+        let now = inputs.now;
+        match event {
+            Event::Woke => {}
+            Event::Read(Some(found))
+                if found.lease.holder == self.identity
+                    && found.lease.transitions == release.record.lease.transitions =>
+            {
+                release.record.lease = found.released(found.failed_terms, now.wall).lease;
+                (release.is_current, release.not_before) = (true, now.mono);
+            }
+            Event::Conflict | Event::NoResponse if !release.has_failed => {
+                (release.has_failed, release.is_current) = (true, false);
+                if event == Event::Conflict {
+                    // Perhaps only an annotation was changed.
+                    release.not_before = now.mono;
+                }
+            }
+            // Released, or another's, or it expires.
+            _ => return self.wait_after_term(release.backoff, inputs),
         }
+        release_lease(release, inputs)
     }
 
     fn contender(&self, inputs: Inputs) -> Contender<'_> {
@@ -593,6 +660,22 @@ impl Candidate {
         let is_held = self.observed.record().is_some_and(|record| !record.is_released());
         is_held && self.observed.candidates().is_none()
     }
+}
+
+/// Releases the Lease, or reads it first if its latest version is not known.
+fn release_lease(mut release: Release, inputs: Inputs) -> Transition {
+    let now = inputs.now.mono;
+    if now < release.not_before {
+        let wait = Action::Wait(Some(release.not_before));
+        return (Phase::Releasing(release), wait);
+    }
+    release.not_before = now + RETRY_PERIOD;
+    let action = if release.is_current {
+        write_request(release.record.clone(), inputs)
+    } else {
+        read_request(inputs)
+    };
+    (Phase::Releasing(release), action)
 }
 
 /// Renews the Lease, or reads it first if its latest version is not known.

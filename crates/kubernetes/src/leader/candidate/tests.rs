@@ -160,8 +160,10 @@ fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
     assert_eq!(released.lease.resource_version, acquired.lease.resource_version);
     assert!(released.is_released() && released.lease.transitions == 7);
     assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
+    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    let others = ElectionRecord::default().acquired("other", 8, scenario.inputs.now.wall);
     assert_eq!(
-        scenario.after(10, Event::Conflict),
+        scenario.after(10, Event::Read(Some(others))),
         Action::Stop,
         "another holder's Lease stays as it is"
     );

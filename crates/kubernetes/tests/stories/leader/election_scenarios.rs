@@ -137,6 +137,32 @@ async fn a_signalled_leader_hands_over_to_a_candidate_without_a_signal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_hands_over_though_the_release_fails_at_first() {
+    for (is_stop, fault) in [
+        (false, Fault::Status(429)),
+        (false, Fault::Status(503)),
+        (true, Fault::Status(429)),
+        (true, Fault::Status(503)),
+    ] {
+        let (election, candidates, number, holder) = settled(3).await;
+        let leader = named(&candidates, &holder);
+        leader.line.set_for(fault, |request| request.method == Method::PUT);
+        if is_stop {
+            leader.stop();
+        } else {
+            leader.signal(true);
+        }
+        election.pass(SECOND * 3 / 10).await;
+        leader.line.set(Fault::None);
+        let (_, successor, took) = election.leader_after(number, MINUTE).await;
+        assert!(
+            successor != holder && took < 4 * SECOND,
+            "{is_stop} {fault:?}: {successor} after {took:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_signalled_leader_hands_over_before_others_know_how_often_to_read() {
     for published_after in [0, 3, 6, 12, 18] {
         let election = ElectionFixture::new(3);

@@ -118,3 +118,108 @@ fn each_signalled_term_lasts_longer_until_another_candidate_leads() {
         record = released;
     }
 }
+
+/// A leader that hands over, since its node has a signal and another candidate's has none.
+fn handing_over() -> (Scenario, ElectionRecord) {
+    let (mut scenario, acquired) = Scenario::leading();
+    scenario.inputs.is_signalled = true;
+    scenario.inputs.fleet = Some(Fleet {
+        candidates: 2,
+        has_healthy_peer: true,
+    });
+    (scenario, acquired)
+}
+
+#[test]
+fn the_lease_is_read_before_a_release_that_follows_a_renewal_without_a_response() {
+    let (mut scenario, _) = handing_over();
+    let Action::Write(renewal, _) = scenario.after(1500, Event::Woke) else {
+        panic!("the renewal is due")
+    };
+    assert!(matches!(scenario.after(100, Event::NoResponse), Action::Wait(_)));
+    let ended = Event::WorkEnded(WorkOutcome::Finished);
+    assert!(matches!(scenario.after(0, ended), Action::Read(_)));
+    let mut found = renewal;
+    found.lease.resource_version = Some("9".to_owned());
+    let Action::Write(released, _) = scenario.after(10, Event::Read(Some(found))) else {
+        panic!("it still holds the Lease")
+    };
+    assert!(released.is_released() && released.lease.transitions == 7);
+    assert_eq!(released.lease.resource_version.as_deref(), Some("9"));
+}
+
+#[test]
+fn a_release_that_may_have_failed_is_tried_once_more() {
+    let held = |holder: &str, term| ElectionRecord::default().acquired(holder, term, jiff::Timestamp::UNIX_EPOCH);
+    let (own, others) = (held("me", 7), held("other", 8));
+    for (failure, retries_after, found, is_tried) in [
+        (Event::NoResponse, Some(2000), Some(own.clone()), true),
+        (Event::NoResponse, Some(2000), Some(others.clone()), false),
+        (Event::NoResponse, Some(2000), None, false),
+        (Event::Conflict, Some(0), Some(own), true),
+        (Event::Conflict, Some(0), Some(others), false),
+        (Event::Refused, None, None, false),
+    ] {
+        let (mut scenario, _) = Scenario::leading();
+        scenario.inputs.is_stopping = true;
+        assert!(matches!(scenario.after(100, Event::Woke), Action::Wait(_)));
+        let ended = Event::WorkEnded(WorkOutcome::Finished);
+        assert!(matches!(scenario.after(100, ended), Action::Write(..)));
+        let began = scenario.inputs.now.mono;
+        let mut action = scenario.after(100, failure.clone());
+        let Some(after) = retries_after else {
+            assert_eq!(action, Action::Stop, "{failure:?}");
+            continue;
+        };
+        if after > 0 {
+            assert_eq!(action, Action::Wait(Some(began + Duration::from_millis(after))));
+            action = scenario.after(after, Event::Woke);
+        }
+        assert!(matches!(action, Action::Read(_)), "{failure:?}: {action:?}");
+        let action = scenario.after(10, Event::Read(found.clone()));
+        if is_tried {
+            assert!(
+                matches!(&action, Action::Write(record, _) if record.is_released()),
+                "{action:?}"
+            );
+            assert_eq!(scenario.after(10, failure), Action::Stop, "twice is enough");
+        } else {
+            assert_eq!(action, Action::Stop, "{failure:?} {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead() {
+    for (is_signalled, is_stopping) in [(false, false), (true, false), (false, true)] {
+        let mut scenario = Scenario::new();
+        scenario.inputs.is_signalled = is_signalled;
+        scenario.after(5000, Event::Woke);
+        let released = ElectionRecord::default()
+            .acquired("other", 3, scenario.inputs.now.wall)
+            .released(0, scenario.inputs.now.wall);
+        let mut action = scenario.after(0, Event::Read(Some(released.clone())));
+        if is_signalled {
+            scenario.after(60_000, Event::Woke);
+            action = scenario.after(0, Event::Read(Some(released)));
+        }
+        let Action::Write(acquired, _) = action else {
+            panic!("the Lease is free")
+        };
+        scenario.inputs.is_stopping = is_stopping;
+        if !is_stopping {
+            assert!(matches!(scenario.after(3000, Event::NoResponse), Action::Wait(_)));
+            assert!(matches!(scenario.after(60_000, Event::Woke), Action::Read(_)));
+        } else {
+            assert!(matches!(scenario.after(3000, Event::NoResponse), Action::Read(_)));
+        }
+        let Action::Write(written, _) = scenario.after(10, Event::Read(Some(acquired))) else {
+            panic!("it is its own")
+        };
+        assert_eq!(
+            written.is_released(),
+            is_signalled || is_stopping,
+            "{is_signalled} {is_stopping}"
+        );
+    }
+}
