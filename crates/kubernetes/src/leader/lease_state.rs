@@ -3,8 +3,6 @@
 //! Invariant: a write keeps every field that headgate does not know, and names the `resourceVersion` that it follows. A
 //! malformed Lease is read as far as possible; nothing in it can stop an election.
 
-use std::time::Duration;
-
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 
@@ -64,12 +62,6 @@ impl LeaseState {
 
     pub(super) fn is_released(&self) -> bool {
         self.holder.is_empty()
-    }
-
-    /// How long the term lasted whose holder released the Lease, by that holder's clock; `None` if it is held, or never was.
-    pub(super) fn released_term_age(&self) -> Option<Duration> {
-        let renewed = self.renewed.filter(|_| self.is_released())?;
-        Some(Duration::try_from(renewed.duration_since(self.acquired?)).unwrap_or_default())
     }
 
     /// The end of the hold by the holder's clock without a renewal; `None` if the Lease is not held.

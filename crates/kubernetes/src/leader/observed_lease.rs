@@ -13,7 +13,9 @@ use jiff::SignedDuration;
 use tokio::time::Instant;
 
 use super::election_record::ElectionRecord;
-use super::timing::{LEASE_DURATION, MAX_LEASE_DURATION, MAX_RENEWAL_AGE, failing_lease_wait, signalled_delay};
+use super::timing::{
+    LEASE_DURATION, MAX_LEASE_DURATION, MAX_RENEWAL_AGE, failing_lease_wait, longest_read_interval, signalled_delay,
+};
 
 /// A record from its first observation on, for as long as it does not change.
 #[derive(Clone, Debug)]
@@ -37,6 +39,9 @@ pub(super) struct ObservedLease {
     last: Option<Observation>,
     highest_term: Option<i32>,
     candidates: Option<u32>,
+    /// By then all candidates have read that number; until then they may read as rarely as one before it makes them. A process that
+    /// has just started does not know since when it is published, and counts from its own first read.
+    candidates_read_by: Option<Instant>,
     smallest_age: Option<SmallestAge>,
 }
 
@@ -54,7 +59,11 @@ impl ObservedLease {
         // After the largest number counting begins again, and what is lower then is later.
         let highest = self.highest_term.filter(|highest| *highest < i32::MAX);
         self.highest_term = highest.max(Some(record.lease.transitions));
-        self.candidates = record.candidates.or(self.candidates);
+        if record.candidates.is_some() && record.candidates != self.candidates {
+            let read_by = now.mono + longest_read_interval(self.candidates);
+            self.candidates_read_by = self.candidates_read_by.max(Some(read_by));
+            self.candidates = record.candidates;
+        }
         let (since, is_late) = match self.last.take() {
             Some(last) if last.record.is_same_renewal(&record) => (last.since, last.is_late),
             before => (now.mono, self.looks_late(before.as_ref(), &record, now)),
@@ -136,7 +145,7 @@ impl ObservedLease {
         let is_earlier = record.lease.transitions < self.highest_term();
         let wait = if is_earlier { wait.max(LEASE_DURATION) } else { wait };
         let delay = if contender.is_last_choice {
-            signalled_delay(self.candidates, record.lease.released_term_age())
+            signalled_delay(self.candidates, self.candidates_read_by <= Some(last.since))
         } else {
             Duration::ZERO
         };
@@ -251,6 +260,45 @@ mod tests {
             }
         }
         assert!(!ObservedLease::default().is_acquirable(contender(false), start));
+    }
+
+    #[test]
+    fn the_last_choice_waits_longer_until_all_have_read_the_number_of_candidates() {
+        let start = Instant::now();
+        let published = |candidates: Option<u32>, holder, second| {
+            let record = ElectionRecord {
+                candidates,
+                ..held(holder, second)
+            };
+            (second, Some(record))
+        };
+        let later = Some(2);
+        // The numbers of candidates at seconds, and the millisecond after a release at which the last choice may acquire the Lease.
+        for (numbers, released, millis) in [
+            (&[(0, later)][..], 35, 15_000),
+            (&[(0, later)], 36, 1200),
+            (&[(0, later)], 300, 1200),
+            (&[(0, None), (100, later)], 135, 15_000),
+            (&[(0, None), (100, later)], 136, 1200),
+            (&[(0, Some(100)), (100, later)], 111, 15_000),
+            (&[(0, Some(100)), (100, later)], 112, 1200),
+            (&[(0, Some(100)), (100, Some(3)), (103, later)], 111, 15_000),
+            (&[(0, Some(100)), (100, Some(3)), (103, later)], 112, 1200),
+            (&[(0, Some(100)), (100, later), (111, None)], 112, 1200),
+        ] {
+            let mut records: Vec<_> = numbers
+                .iter()
+                .map(|(at, number)| published(*number, "a", *at))
+                .collect();
+            records.push(published(later, "", released));
+            let lease = observed(start, &records);
+            let released = start + Duration::from_secs(u64::try_from(released).unwrap());
+            let is_acquirable = |millis| lease.is_acquirable(contender(true), released + Duration::from_millis(millis));
+            assert!(
+                is_acquirable(millis) && !is_acquirable(millis - 1),
+                "{numbers:?}: {millis} ms"
+            );
+        }
     }
 
     #[test]

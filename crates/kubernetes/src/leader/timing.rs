@@ -70,15 +70,18 @@ pub(super) fn unpublished_read_interval(reads: u32) -> Duration {
     doubled(MIN_UNPUBLISHED_READ_INTERVAL, doublings).min(DEFAULT_READ_INTERVAL)
 }
 
+/// The time from one read of the Lease to the next, with the longest jitter.
+pub(super) fn longest_read_interval(candidates: Option<u32>) -> Duration {
+    read_interval(candidates).mul_f64(1.0 + JITTER)
+}
+
 /// How much longer a signalled candidate leaves a free Lease to others: a lease duration, or less if all others read
-/// twice in less. Where the last term lasted for `term_age` only, others may not have read yet how many candidates there are, and read
-/// more rarely.
-pub(super) fn signalled_delay(candidates: Option<u32>, term_age: Option<Duration>) -> Duration {
-    let longest = |interval: Duration| interval.mul_f64(1.0 + JITTER);
-    if term_age.is_some_and(|age| age < longest(DEFAULT_READ_INTERVAL)) {
+/// twice in less. `is_read_by_all` is whether they have read how many candidates there are; otherwise they may read more rarely.
+pub(super) fn signalled_delay(candidates: Option<u32>, is_read_by_all: bool) -> Duration {
+    if !is_read_by_all {
         return LEASE_DURATION;
     }
-    LEASE_DURATION.min(2 * longest(read_interval(candidates)))
+    LEASE_DURATION.min(2 * longest_read_interval(candidates))
 }
 
 /// An interval with jitter, which only prolongs it.
@@ -148,16 +151,15 @@ mod tests {
             assert_eq!(interval(Some(candidates)), millis, "{candidates}");
         }
         assert_eq!(interval(None), 30_000);
-        for (candidates, term_age, millis) in [
-            (Some(2), None, 1200),
-            (Some(2), Some(36), 1200),
-            (Some(2), Some(35), 15_000),
-            (Some(50), None, 12_000),
-            (Some(5000), None, 15_000),
-            (None, None, 15_000),
+        for (candidates, is_read_by_all, millis) in [
+            (Some(2), true, 1200),
+            (Some(2), false, 15_000),
+            (Some(50), true, 12_000),
+            (Some(5000), true, 15_000),
+            (None, true, 15_000),
         ] {
-            let delay = signalled_delay(candidates, term_age.map(Duration::from_secs));
-            assert_eq!(delay.as_millis(), millis, "{candidates:?} {term_age:?}");
+            let delay = signalled_delay(candidates, is_read_by_all);
+            assert_eq!(delay.as_millis(), millis, "{candidates:?} {is_read_by_all}");
         }
     }
 

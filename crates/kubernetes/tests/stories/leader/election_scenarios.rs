@@ -164,7 +164,7 @@ async fn a_leader_hands_over_though_the_release_fails_at_first() {
 
 #[tokio::test(start_paused = true)]
 async fn a_signalled_leader_hands_over_before_others_know_how_often_to_read() {
-    for published_after in [0, 3, 6, 12, 18] {
+    for published_after in [0, 3, 6, 12, 18, 60] {
         let election = ElectionFixture::new(3);
         let nodes = election.nodes.send_replace(None);
         let candidates = election.candidates(3);
@@ -182,6 +182,33 @@ async fn a_signalled_leader_hands_over_before_others_know_how_often_to_read() {
             successor != other.name && successor != holder,
             "{published_after}: {successor}, where {holder} and {} have a signal",
             other.name
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signalled_leader_hands_over_before_others_know_that_they_are_fewer() {
+    let nodes = |nodes| {
+        Some(NodeSummary {
+            nodes,
+            has_healthy_peer: true,
+        })
+    };
+    // From the last read of the other candidate, more or less.
+    for after in [0, 2, 4, 6, 8] {
+        let (election, candidates, number, holder) = settled(2).await;
+        election.nodes.send_replace(nodes(100));
+        election.pass(3 * MINUTE + after * SECOND).await;
+        // Two steps: that others read each 10 s is not forgotten after the second.
+        for fewer in [6, 5] {
+            election.nodes.send_replace(nodes(fewer));
+            election.pass(5 * SECOND / 2).await;
+        }
+        named(&candidates, &holder).signal(true);
+        let (_, successor, took) = election.leader_after(number, MINUTE).await;
+        assert!(
+            successor != holder && took <= 13 * SECOND,
+            "{after}: {successor} after {took:?}"
         );
     }
 }
