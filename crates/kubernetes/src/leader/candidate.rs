@@ -212,7 +212,7 @@ pub(super) struct Candidate {
     is_missing_beside_ledger: bool,
     /// Failed requests one after another, while this candidate does not lead.
     failed_requests: u32,
-    /// Terms of this candidate one after another whose work failed.
+    /// Terms of this candidate one after another whose work failed, without one in between that lasted for the longest backoff.
     failed_terms: u32,
     /// Signalled terms of this candidate one after another, without another leader in between.
     signalled_terms: u32,
@@ -523,6 +523,9 @@ impl Candidate {
         if event == Event::DeadlinePassed || held.is_over(now) {
             return self.lose_term(matches!(event, Event::WorkEnded(_)), inputs);
         }
+        if held.age(now) >= MAX_FAILED_TERM_BACKOFF {
+            self.failed_terms = 0;
+        }
         match event {
             Event::Written(record) => {
                 self.observed.observe(record.clone(), inputs.now);
@@ -595,11 +598,7 @@ impl Candidate {
     /// Releases the Lease after the work has failed, and abstains.
     fn fail_term(&mut self, held: &HeldTerm, inputs: Inputs) -> Transition {
         let now = inputs.now;
-        self.failed_terms = if held.age(now.mono) >= MAX_FAILED_TERM_BACKOFF {
-            1
-        } else {
-            self.failed_terms.saturating_add(1)
-        };
+        self.failed_terms = self.failed_terms.saturating_add(1);
         let failed_terms = held.failed_terms_before(now.mono).saturating_add(1);
         let released = held.record.released(failed_terms, now.wall);
         let released = released.reported(None, inputs.throttle, now);

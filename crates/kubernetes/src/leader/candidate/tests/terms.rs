@@ -223,3 +223,45 @@ fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead()
         );
     }
 }
+
+#[test]
+fn failed_terms_before_a_long_successful_one_make_an_instance_abstain_no_longer() {
+    /// Ends the term, and returns after how many seconds the candidate reads the Lease, and the Lease as released.
+    fn end(scenario: &mut Scenario, outcome: WorkOutcome) -> (u64, ElectionRecord) {
+        let Action::Write(released, _) = scenario.after(0, Event::WorkEnded(outcome)) else {
+            panic!("the Lease is released")
+        };
+        let Action::Wait(Some(read_at)) = scenario.after(0, Event::Written(released.clone())) else {
+            panic!("it waits")
+        };
+        ((read_at - scenario.inputs.now.mono).as_secs(), released)
+    }
+    fn acquire(scenario: &mut Scenario, released: ElectionRecord) {
+        // Longer than it abstains, and than all wait where leaders have failed.
+        scenario.after(90_000, Event::Woke);
+        let mut action = scenario.after(0, Event::Read(Some(released.clone())));
+        if matches!(action, Action::Wait(_)) {
+            scenario.after(90_000, Event::Woke);
+            action = scenario.after(0, Event::Read(Some(released)));
+        }
+        let Action::Write(acquired, _) = action else {
+            panic!("nobody else leads")
+        };
+        assert!(matches!(scenario.after(0, Event::Written(acquired)), Action::Wait(_)));
+    }
+    let (mut scenario, _) = Scenario::leading();
+    for seconds in [15, 30, 60] {
+        let (after, released) = end(&mut scenario, WorkOutcome::Failed);
+        assert_eq!(after, seconds);
+        acquire(&mut scenario, released);
+    }
+    for _ in 0..300 {
+        let Action::Write(renewal, _) = scenario.after(2000, Event::Woke) else {
+            panic!("the renewal is due")
+        };
+        assert!(matches!(scenario.after(0, Event::Written(renewal)), Action::Wait(_)));
+    }
+    let (_, released) = end(&mut scenario, WorkOutcome::Finished);
+    acquire(&mut scenario, released);
+    assert_eq!(end(&mut scenario, WorkOutcome::Failed).0, 15);
+}
