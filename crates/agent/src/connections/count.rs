@@ -67,7 +67,7 @@ impl CountOrder {
     /// `excluded` sources.
     pub fn new(node: NodeFacts, services: Vec<Service>, excluded: &[Prefix]) -> Self {
         let mut all = excluded.to_vec();
-        all.push(Prefix::from(AZURE_PROBES));
+        all.extend(AZURE_PROBES.map(Prefix::from));
         all.extend(node.addresses.iter().copied().map(Prefix::from));
         all.extend(node.pod_ranges);
         Self {
@@ -255,7 +255,7 @@ mod tests {
             vec![Service::read(object.unwrap()).unwrap()],
             &["192.0.2.0/24".parse().unwrap()],
         );
-        assert_eq!(order.excluded.len(), 5);
+        assert_eq!(order.excluded.len(), 6);
         let text = serde_json::to_string(&order).unwrap();
         assert_eq!(serde_json::from_str::<CountOrder>(&text).unwrap(), order, "{text}");
         let destinations = Destinations::new(order.services, &order.node_addresses);

@@ -1,20 +1,23 @@
 //! Sources whose connections do not count. Pure.
 //!
-//! - A load balancer's probes. On Azure they come from 168.63.129.16 and from no other address. Most never reach a destination that
-//!   is counted: they ask kube-proxy's or headgate's health port, or a `healthCheckNodePort`. A rule whose probe is TCP on the node
+//! - A load balancer's probes. On Azure they come from 168.63.129.16, and for IPv6 from fe80::1234:5678:9abc, as documented; not tried
+//!   on Azure. Most never reach a destination that is counted: they ask kube-proxy's or headgate's health port, or a `healthCheckNodePort`. A rule whose probe is TCP on the node
 //!   port does, and then one is open for a moment at each count or two. kubelet's probes go to pods' addresses.
 //! - Clients on this node: its own addresses, and the addresses of its pods. kube-proxy sends a pod that connects to the load
 //!   balancer's address straight to an endpoint, so the connection is in the table although it never came from the load balancer. It
 //!   ends with its client; a client in a `DaemonSet` would otherwise keep the node for ever.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Azure's probes of health, and its DNS and instance metadata, which connect to nobody.
-pub const AZURE_PROBES: IpAddr = IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16));
+/// Azure's probes of health, of both families. The first address is also that of its DNS and instance metadata, which connect to nobody.
+pub const AZURE_PROBES: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0x1234, 0x5678, 0x9abc)),
+];
 
 /// The addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +139,9 @@ mod tests {
                 "{prefix} {address}"
             );
         }
-        assert!(Prefix::from(AZURE_PROBES).contains(AZURE_PROBES));
+        for probe in AZURE_PROBES {
+            assert!(Prefix::from(probe).contains(probe));
+        }
     }
 
     #[test]

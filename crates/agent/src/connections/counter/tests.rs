@@ -4,6 +4,7 @@ use headgate_core::service::{Ingress, ServicePort};
 use nix::errno::Errno;
 
 use super::*;
+use crate::connections::count::{CountOrder, NodeFacts};
 use crate::connections::samples::{Entry, done, established, message, refusal};
 use crate::connections::services::Service;
 
@@ -29,8 +30,12 @@ impl Kernel {
     }
 
     fn count(&mut self, counter: &mut Counter) -> Result<Count, ReadError> {
-        let excluded = ExcludedSources::new(vec![crate::connections::AZURE_PROBES.into()]);
-        counter.count_through(self, &destinations(), &excluded, TIMEOUT)
+        self.count_to("20.1.2.3", counter)
+    }
+
+    fn count_to(&mut self, ip: &str, counter: &mut Counter) -> Result<Count, ReadError> {
+        let excluded = ExcludedSources::new(CountOrder::new(NodeFacts::default(), Vec::new(), &[]).excluded);
+        counter.count_through(self, &destinations(ip), &excluded, TIMEOUT)
     }
 }
 
@@ -51,7 +56,7 @@ impl Transport for Kernel {
 }
 
 /// `default/shop`, with one destination.
-fn destinations() -> Destinations {
+fn destinations(ip: &str) -> Destinations {
     let shop = Service {
         name: NamespacedName::new("default", "shop"),
         service_type: "LoadBalancer".to_owned(),
@@ -60,7 +65,7 @@ fn destinations() -> Destinations {
             ..ServicePort::default()
         }],
         ingress: vec![Ingress {
-            ip: "20.1.2.3".to_owned(),
+            ip: ip.to_owned(),
             hostname: String::new(),
         }],
     };
@@ -69,6 +74,24 @@ fn destinations() -> Destinations {
 
 fn datagram(entries: &[Entry]) -> Vec<u8> {
     entries.iter().flat_map(Entry::message).collect()
+}
+
+#[test]
+fn azures_probes_do_not_count() {
+    for (ip, destination, probe, other) in [
+        ("20.1.2.3", SHOP, "168.63.129.16:50000", "168.63.129.17:50000"),
+        (
+            "fd20::1",
+            "[fd20::1]:80",
+            "[fe80::1234:5678:9abc]:50000",
+            "[fe80::1234:5678:9abd]:50000",
+        ),
+    ] {
+        let flows = [probe, other].map(|client| established(client, destination, 1));
+        let mut kernel = Kernel::answering(vec![vec![Ok(datagram(&flows)), Ok(done(0))]]);
+        let count = kernel.count_to(ip, &mut Counter::default()).unwrap();
+        assert_eq!((count.total().tcp, count.entries), (1, 2), "{probe}");
+    }
 }
 
 #[test]
@@ -222,6 +245,11 @@ fn timeout_bounds_an_answer_without_end() {
     }
     let mut kernel = Endless(established("192.0.2.1:50000", SHOP, 1).message());
     let timeout = Duration::from_millis(20);
-    let error = Counter::default().count_through(&mut kernel, &destinations(), &ExcludedSources::default(), timeout);
+    let error = Counter::default().count_through(
+        &mut kernel,
+        &destinations("20.1.2.3"),
+        &ExcludedSources::default(),
+        timeout,
+    );
     assert!(matches!(error, Err(ReadError::Timeout(_))), "{error:?}");
 }
