@@ -174,7 +174,7 @@ impl TargetStates {
             hold.is_some_and(|hold| hold.signals.contains(signal) && !hold.pending.contains(signal))
         };
         let known_since = |signal: &Signal| is_held(signal.name()).then_some(now.wall);
-        let change = periods.observe(&node.uid, &node.signals, known_since, self.generation, now);
+        let change = periods.observe(&node.uid, &node.signals, known_since, |_| None, self.generation, now);
         match change {
             Some(PeriodChange::Ended) if node.ready && before.is_some_and(is_out_of_service) => {
                 self.left_out_of_service.insert(node.uid.clone());

@@ -4,6 +4,8 @@
 pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// The taint of a node that Cluster Autoscaler may delete soon.
 pub const CANDIDATE_TAINT: &str = "DeletionCandidateOfClusterAutoscaler";
+/// Set by Kubernetes' node lifecycle controller, with its time, soon after a node is cordoned.
+pub(super) const CORDON_TAINT: &str = "node.kubernetes.io/unschedulable";
 /// The taint of a node whose machine an operator declares dead. cloud-controller-manager removes it with the effect `NoExecute` from
 /// a Node that is ready.
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";

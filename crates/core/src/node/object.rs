@@ -48,6 +48,9 @@ pub struct Taint {
     /// Never matched by signals.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub effect: String,
+    /// When the taint was added, as text. A [`Node`](super::Node) keeps it only for the cordon of the own Node.
+    #[serde(default, rename = "timeAdded", skip_serializing_if = "Option::is_none")]
+    pub time_added: Option<Box<str>>,
 }
 
 impl Taint {
@@ -57,6 +60,7 @@ impl Taint {
             key: key.to_owned(),
             value: None,
             effect: effect.to_owned(),
+            time_added: None,
         }
     }
 }

@@ -15,7 +15,7 @@ use super::hold::NodeHold;
 use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::names::{
-    AUTOSCALER_TAINT, CANDIDATE_TAINT, CLUSTER_API_ANNOTATIONS, CONNECTIONS_CONDITION, CORDON_ANNOTATION,
+    AUTOSCALER_TAINT, CANDIDATE_TAINT, CLUSTER_API_ANNOTATIONS, CONNECTIONS_CONDITION, CORDON_ANNOTATION, CORDON_TAINT,
     DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT,
     MARKER_CONDITION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION,
 };
@@ -193,7 +193,15 @@ impl NodeReader {
 
     /// Reads a Node.
     pub fn read(&self, object: NodeObject) -> Node {
-        let NodeObject { metadata, spec, status } = object;
+        let NodeObject {
+            metadata,
+            mut spec,
+            status,
+        } = object;
+        for taint in &mut spec.taints {
+            let is_kept = self.detail == NodeDetail::Own && taint.key == CORDON_TAINT;
+            taint.time_added = taint.time_added.take().filter(|_| is_kept);
+        }
         let uid = metadata.uid.unwrap_or_default();
         let labels = metadata.labels.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
@@ -349,6 +357,12 @@ impl Node {
     /// Whether the Node has a taint with this key.
     pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
+    }
+
+    /// Since when the own Node is cordoned at the latest; `None` if Kubernetes has not tainted it.
+    pub(super) fn cordoned_since(&self) -> Option<Timestamp> {
+        let taint = self.taints.iter().find(|taint| taint.key == CORDON_TAINT)?;
+        taint.time_added.as_deref()?.parse().ok()
     }
 
     /// The same Node, excluded if it is a control-plane node: for a cloud whose setting `excludeMasterFromStandardLB` is true.

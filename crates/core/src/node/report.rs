@@ -97,7 +97,10 @@ impl NodeReport {
         let mut node = node.with_signals(rules);
         node.hold = NodeHold::from_annotations(&node.annotations, &node.uid);
         let known_since = |signal: &Signal| since.get(signal.name()).copied();
-        report.periods.observe(&node.uid, &node.signals, known_since, 0, now);
+        let began_at = |signal: &Signal| cordoned_since(&node, signal);
+        report
+            .periods
+            .observe(&node.uid, &node.signals, known_since, began_at, 0, now);
         Self {
             source: Source::Remembered,
             hold: ObservedHold::next(None, &node, now),
@@ -106,11 +109,14 @@ impl NodeReport {
         }
     }
 
-    /// The report after an observation of the Node. A signal that the same Node had before keeps its start.
+    /// The report after an observation of the Node. A signal that the same Node had before keeps its start, and this process's first
+    /// observation takes that of a cordon from the Node, which an earlier process may have seen.
     #[must_use]
     pub fn with_node(&self, node: Node, now: Moment) -> Self {
         let mut periods = self.periods.clone();
-        periods.observe(&node.uid, &node.signals, |_| None, 0, now);
+        let is_first = self.source != Source::Watch;
+        let began_at = |signal: &Signal| cordoned_since(&node, signal).filter(|_| is_first);
+        periods.observe(&node.uid, &node.signals, |_| None, began_at, 0, now);
         Self {
             source: Source::Watch,
             object_state: NodeObjectState::Present,
@@ -198,16 +204,22 @@ impl NodeReport {
     }
 }
 
+fn cordoned_since(node: &Node, signal: &Signal) -> Option<Timestamp> {
+    node.cordoned_since().filter(|_| *signal == Signal::Unschedulable)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
     use crate::clock::Clock;
     use crate::node::matcher::{BuiltInSignal, SignalMatcher};
     use crate::node::object::Taint;
+    use crate::node::reader::NodeReader;
 
     fn keys() -> SignalRules {
         SignalRules::new(["drain"], &BuiltInSignal::ALL)
@@ -290,6 +302,66 @@ mod tests {
         assert!(
             NodeReport::initial(Some(remembered), &SignalRules::default(), at(8)).is_eligible(),
             "the settings of this process decide"
+        );
+    }
+
+    #[test]
+    fn a_new_process_takes_the_age_of_a_cordon_from_its_taint() {
+        let rules = SignalRules {
+            matchers: vec![SignalMatcher::Unschedulable(Duration::from_secs(10))],
+            ..SignalRules::default()
+        };
+        let cordoned = |time_added: &str| {
+            let taint =
+                json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": time_added});
+            let object = json!({"metadata": {"name": "n", "uid": "u"},
+                "spec": {"unschedulable": true, "taints": [{"key": "other", "timeAdded": at(0).wall}, taint]}});
+            NodeReader::own(rules.clone()).read(serde_json::from_value(object).unwrap())
+        };
+        let added_at = |second| cordoned(&at(second).wall.to_string());
+        let start = at(2_000);
+        let begun = |node: &Node| NodeReport::initial(None, &rules, start).with_node(node.clone(), start);
+        // When the taint was added, and the seconds until the cordon counts.
+        for (node, counts_after, since) in [
+            (added_at(800), 0, 800),
+            (added_at(1_990), 0, 1_990),
+            (added_at(1_996), 6, 1_996),
+            (added_at(2_000), 10, 2_000),
+            (added_at(2_300), 10, 2_000),
+            (cordoned("a while ago"), 10, 2_000),
+        ] {
+            let mut report = begun(&node);
+            if counts_after > 0 {
+                let counts_at = start.mono + Duration::from_secs(counts_after);
+                assert_eq!((report.is_eligible(), report.next_deadline()), (true, Some(counts_at)));
+                report = report.at(Moment {
+                    mono: counts_at,
+                    ..start
+                });
+            }
+            assert_eq!(
+                report.signals().values().next(),
+                Some(&at(since).wall),
+                "{:?}",
+                node.taints
+            );
+        }
+        // This process has seen the node in service: the taint may be left from an earlier cordon.
+        let in_service = Node {
+            uid: "u".to_owned(),
+            ..Node::default()
+        };
+        assert!(begun(&in_service).with_node(added_at(800), start).is_eligible());
+        // An earlier process remembered that it was.
+        let remembered = begun(&in_service).remembered();
+        let report = NodeReport::initial(remembered, &rules, start);
+        assert!(!report.with_node(added_at(800), start).is_eligible());
+        let pending = begun(&added_at(1_996)).remembered();
+        let later = at(2_006);
+        assert!(NodeReport::initial(pending.clone(), &rules, start).is_eligible());
+        assert!(
+            !NodeReport::initial(pending, &rules, later).is_eligible(),
+            "it has lasted since"
         );
     }
 

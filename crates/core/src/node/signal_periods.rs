@@ -48,7 +48,7 @@ pub struct SignalPeriod {
 /// A signal that does not count yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingSignal {
-    /// The first observation of what the signal follows from.
+    /// The first observation of what the signal follows from, or its known beginning.
     pub since: Timestamp,
     /// When it counts.
     pub counts_at: Instant,
@@ -81,12 +81,13 @@ impl SignalPeriod {
 
 impl SignalPeriods {
     /// Adopts the signals that were detected in the Node, each with how long it must last. One that counted before goes on counting.
-    /// `known_since` is since when a signal is known to count from elsewhere.
+    /// `known_since` is since when a signal is known to count from elsewhere, `began_at` when the cause of one began that is new here.
     pub fn observe(
         &mut self,
         uid: &str,
         detected: &BTreeMap<Signal, Duration>,
         known_since: impl Fn(&Signal) -> Option<Timestamp>,
+        began_at: impl Fn(&Signal) -> Option<Timestamp>,
         generation: u64,
         now: Moment,
     ) -> Option<PeriodChange> {
@@ -99,9 +100,13 @@ impl SignalPeriods {
         let before = std::mem::take(&mut self.pending);
         let mut counting = BTreeMap::new();
         for (signal, after) in detected {
-            let first = before.get(signal).copied().unwrap_or_else(|| PendingSignal {
-                since: now.wall,
-                counts_at: now.mono + *after,
+            let first = before.get(signal).copied().unwrap_or_else(|| {
+                let since = began_at(signal).unwrap_or(now.wall).min(now.wall);
+                let age = Duration::try_from(now.wall.duration_since(since)).unwrap_or_default();
+                PendingSignal {
+                    since,
+                    counts_at: now.mono + after.saturating_sub(age),
+                }
             });
             let since = self.present().get(signal).copied().or_else(|| known_since(signal));
             match since.or((first.counts_at <= now.mono).then_some(first.since)) {
@@ -248,7 +253,8 @@ mod tests {
                 .iter()
                 .map(|(key, after)| (Signal::Taint((*key).to_owned()), Duration::from_secs(*after)));
             let now = self.at(second);
-            self.periods.observe("u", &detected.collect(), |_| None, second, now)
+            self.periods
+                .observe("u", &detected.collect(), |_| None, |_| None, second, now)
         }
 
         fn advance(&mut self, second: u64) -> Option<PeriodChange> {
@@ -330,7 +336,7 @@ mod tests {
         let now = node.at(60);
         let since = |signal: &Signal| (signal.name() == "d").then_some(now.wall);
         let detected = ["d", "e"].map(|key| (Signal::Taint(key.to_owned()), Duration::from_secs(10)));
-        node.periods.observe("u", &detected.into(), since, 60, now);
+        node.periods.observe("u", &detected.into(), since, |_| None, 60, now);
         assert_eq!(node.counting(), [("d", 60)], "it is known to count from elsewhere");
     }
 }
