@@ -212,6 +212,8 @@ pub(super) struct Candidate {
     is_missing_beside_ledger: bool,
     /// Failed requests one after another, while this candidate does not lead.
     failed_requests: u32,
+    /// Acquisitions one after another whose outcome is unknown.
+    unanswered_acquisitions: u32,
     /// Terms of this candidate one after another whose work failed, without one in between that lasted for the longest backoff.
     failed_terms: u32,
     /// Signalled terms of this candidate one after another, without another leader in between.
@@ -234,6 +236,7 @@ impl Candidate {
             observed: ObservedLease::default(),
             is_missing_beside_ledger: false,
             failed_requests: 0,
+            unanswered_acquisitions: 0,
             failed_terms: 0,
             signalled_terms: 0,
             unpublished_reads: 0,
@@ -318,9 +321,10 @@ impl Candidate {
     /// Waits after a failed request. If it may have acquired the Lease, the next read comes soon, once.
     fn wait_after_failure(&mut self, may_hold: bool, inputs: Inputs) -> Transition {
         self.failed_requests = self.failed_requests.saturating_add(1);
+        self.unanswered_acquisitions = self.unanswered_acquisitions.saturating_add(may_hold.into());
         let wait = if self.observed.candidates().is_none() {
             failed_request_backoff(self.failed_requests)
-        } else if may_hold && self.failed_requests == 1 {
+        } else if may_hold && self.unanswered_acquisitions == 1 {
             RETRY_PERIOD
         } else {
             self.interval().max(RETRY_PERIOD)
@@ -332,7 +336,7 @@ impl Candidate {
 
     /// Waits after a successful read or creation; `regular_read` is when the next regular read was due before it.
     fn wait_after_read(&mut self, regular_read: Instant, inputs: Inputs) -> Transition {
-        self.failed_requests = 0;
+        (self.failed_requests, self.unanswered_acquisitions) = (0, 0);
         let (now, interval) = (inputs.now.mono, self.interval());
         // Candidates that read at the same time would otherwise do so forever, and none in between. Not while their number is about to be
         // published: the next read has to come after the leader's next renewal.
@@ -490,7 +494,10 @@ impl Candidate {
     ) -> Transition {
         let record = match event {
             Event::Written(record) => record,
-            Event::Conflict | Event::Refused => return self.wait_after_failure(false, inputs),
+            Event::Conflict | Event::Refused => {
+                self.unanswered_acquisitions = 0;
+                return self.wait_after_failure(false, inputs);
+            }
             // Read, so that it is released if it was acquired.
             _ if inputs.is_stopping => {
                 let regular_read = inputs.now.mono;
@@ -513,7 +520,7 @@ impl Candidate {
         if held.is_over(inputs.now.mono) {
             return self.wait_after_failure(true, inputs);
         }
-        self.failed_requests = 0;
+        (self.failed_requests, self.unanswered_acquisitions) = (0, 0);
         self.lead(held, Event::Woke, inputs)
     }
 

@@ -87,10 +87,18 @@ fn an_extra_read_long_before_the_regular_one_leaves_it_where_it_is() {
 
 #[test]
 fn only_a_write_that_may_have_acquired_the_lease_is_followed_by_an_early_read() {
-    for (response, seconds) in [
-        (Event::Conflict, 30..36),
-        (Event::Refused, 30..36),
-        (Event::NoResponse, 2..3),
+    let others = ElectionRecord::default().acquired("other", 3, jiff::Timestamp::UNIX_EPOCH);
+    let others = Event::Read(Some(others));
+    // Whether a read failed before, and the responses to one acquisition after the other, or a read that allows none.
+    for (has_read_failed, responses, seconds) in [
+        (false, &[Event::Conflict][..], 30..36),
+        (false, &[Event::Refused], 30..36),
+        (false, &[Event::NoResponse], 2..3),
+        (true, &[Event::NoResponse], 2..3),
+        (false, &[Event::NoResponse, Event::NoResponse], 30..36),
+        (false, &[Event::NoResponse, Event::Conflict, Event::NoResponse], 2..3),
+        (false, &[Event::NoResponse, Event::Refused, Event::NoResponse], 2..3),
+        (false, &[Event::NoResponse, others, Event::NoResponse], 2..3),
     ] {
         let mut scenario = Scenario::new();
         let held = ElectionRecord::default().acquired("other", 3, scenario.inputs.now.wall);
@@ -98,15 +106,26 @@ fn only_a_write_that_may_have_acquired_the_lease_is_followed_by_an_early_read() 
             candidates: Some(300),
             ..held.released(0, scenario.inputs.now.wall)
         };
-        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-        assert!(matches!(
-            scenario.after(10, Event::Read(Some(released))),
-            Action::Write(..)
-        ));
-        let Action::Wait(Some(read_at)) = scenario.after(10, response.clone()) else {
-            panic!("it has not acquired the Lease")
-        };
-        let wait = (read_at - scenario.inputs.now.mono).as_secs();
-        assert!(seconds.contains(&wait), "{response:?}: {wait} s");
+        if has_read_failed {
+            scenario.after(5000, Event::Woke);
+            assert!(matches!(scenario.after(0, Event::NoResponse), Action::Wait(_)));
+        }
+        let mut wait = 0;
+        for response in responses {
+            assert!(matches!(scenario.after(36_000, Event::Woke), Action::Read(_)));
+            if matches!(response, Event::Read(_)) {
+                assert!(matches!(scenario.after(10, response.clone()), Action::Wait(_)));
+                continue;
+            }
+            assert!(matches!(
+                scenario.after(10, Event::Read(Some(released.clone()))),
+                Action::Write(..)
+            ));
+            let Action::Wait(Some(read_at)) = scenario.after(10, response.clone()) else {
+                panic!("it has not acquired the Lease")
+            };
+            wait = (read_at - scenario.inputs.now.mono).as_secs();
+        }
+        assert!(seconds.contains(&wait), "{has_read_failed} {responses:?}: {wait} s");
     }
 }
