@@ -260,10 +260,9 @@ fn rank(field: NodeField, intent: &NodeIntent, known: &FieldState) -> Rank {
         NodeField::Hold | NodeField::DrainingTaint | NodeField::DeletionDelay
     );
     match intent.shown {
-        Shown::Yes => Rank::Other,
         Shown::No | Shown::Unknown if is_hold => Rank::Hold,
         Shown::No | Shown::Unknown if known.failures.is_none() => Rank::Change,
-        Shown::No | Shown::Unknown => Rank::Other,
+        Shown::Yes | Shown::No | Shown::Unknown => Rank::Other,
     }
 }
 

@@ -207,12 +207,12 @@ fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead()
             panic!("the Lease is free")
         };
         scenario.inputs.is_stopping = is_stopping;
+        let mut action = scenario.after(3000, Event::NoResponse);
         if !is_stopping {
-            assert!(matches!(scenario.after(3000, Event::NoResponse), Action::Wait(_)));
-            assert!(matches!(scenario.after(60_000, Event::Woke), Action::Read(_)));
-        } else {
-            assert!(matches!(scenario.after(3000, Event::NoResponse), Action::Read(_)));
+            assert!(matches!(action, Action::Wait(_)));
+            action = scenario.after(60_000, Event::Woke);
         }
+        assert!(matches!(action, Action::Read(_)));
         let Action::Write(written, _) = scenario.after(10, Event::Read(Some(acquired))) else {
             panic!("it is its own")
         };
