@@ -1,8 +1,9 @@
 //! Sources whose connections do not count. Pure.
 //!
 //! - A load balancer's probes. On Azure they come from 168.63.129.16, and for IPv6 from `fe80::1234:5678:9abc`, as documented; not tried
-//!   on Azure. Most never reach a destination that is counted: they ask kube-proxy's or headgate's health port, or a `healthCheckNodePort`. A rule whose probe is TCP on the node
-//!   port does, and then one is open for a moment at each count or two. kubelet's probes go to pods' addresses.
+//!   on Azure. Most never reach a destination that is counted: they ask kube-proxy's or headgate's health port, or a
+//!   `healthCheckNodePort`. A rule whose probe is TCP on the node port does, and then one is open for a moment at each count or two.
+//!   kubelet's probes go to pods' addresses.
 //! - Clients on this node: its own addresses, and the addresses of its pods. kube-proxy sends a pod that connects to the load
 //!   balancer's address straight to an endpoint, so the connection is in the table although it never came from the load balancer. It
 //!   ends with its client; a client in a `DaemonSet` would otherwise keep the node for ever.
