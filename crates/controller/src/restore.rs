@@ -80,8 +80,8 @@ pub async fn run_restore(
         async move { admin_state::restore(&term, &context).await }
     };
     match run_in_own_term(term, interrupted, work).await {
+        Ok(Err(RestoreError::TermEnded)) | Err(OwnTermError::Ended) => Err(RestoreRequestError::TermEnded),
         Ok(outcome) => outcome.map_err(RestoreRequestError::from),
-        Err(OwnTermError::Ended) => Err(RestoreRequestError::TermEnded),
         Err(error) => Err(RestoreRequestError::NotBegun(error)),
     }
 }

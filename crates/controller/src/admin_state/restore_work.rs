@@ -41,8 +41,9 @@ const RESTORE_POLICY: Policy = Policy {
     mode: AdminStateMode::Disabled,
     foreign_down: ForeignDown::Keep,
 };
-/// For the release of the shared Lease at the end. A Lease that is not released expires, or passes to the next leader.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// For the release of the shared Lease at the end. A Lease that is not released expires, or passes to the next leader. Shorter than the 3 s
+/// that work has after the end of its term: work that is aborted has no outcome.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The metrics of this process are not exported.
 const LABELS: WriterLabels = WriterLabels {
     lock_caller: "Restore",
@@ -99,7 +100,7 @@ pub struct RestoreOutcome {
     pub ledger_error: Option<String>,
 }
 
-/// Why nothing was written.
+/// Why there is no outcome. Nothing was written, except where the term ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     /// Without the ledger it is not known which `Down` is headgate's.
@@ -117,6 +118,9 @@ pub enum RestoreError {
     /// The term was handed over, or the operator interrupted the command.
     #[error("interrupted before anything was written")]
     Interrupted,
+    /// The term ended during the work; it is not known what was written.
+    #[error("the term ended during the work")]
+    TermEnded,
 }
 
 /// The progress of one load balancer, from each status of its planner.
@@ -196,7 +200,7 @@ fn owned_entry(status: &EntryStatus) -> OwnedEntry {
 /// Restores; ends once a read shows every entry restored, or the rest cannot be, or time or term are over.
 ///
 /// # Errors
-/// If nothing could be written.
+/// If nothing could be written, or the term ended.
 pub async fn restore(term: &Term, context: &RestoreContext) -> Result<RestoreOutcome, RestoreError> {
     let deadline = Instant::now() + context.timeout;
     let ledger = LedgerStore::load(context.client.clone(), term.clone()).await?;
@@ -211,7 +215,7 @@ pub async fn restore(term: &Term, context: &RestoreContext) -> Result<RestoreOut
     let outcome = tokio::select! {
         outcome = work(term, context, &ledger, lock, &mut tasks, deadline) => outcome,
         () = &mut follow_lock => Err(RestoreError::Task("the task of the shared Lease ended".to_owned())),
-        () = term.ended() => Err(RestoreError::Interrupted),
+        () = term.ended() => Err(RestoreError::TermEnded),
     };
     // A writer that holds the Lease leaves it when it is aborted.
     tasks.shutdown().await;

@@ -1,9 +1,11 @@
 //! Ledger entries end only on proof: a load balancer that no list shows may still have headgate's `Down`.
 
 use headgate_controller::admin_state::{Ledger, RestoreOutcome};
+use headgate_controller::restore::RestoreRequestError;
 use headgate_core::clock::WallOffset;
+use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::rows::cluster::{DRAINING, SECOND, TestCluster};
 use super::world::{ENFORCE, GROUP, entries, load_balancer};
@@ -262,4 +264,28 @@ async fn restore_forgets_nothing_without_a_second_list() {
     let outcome = cluster.restore().await;
     assert!(outcome.not_restored.is_empty(), "{outcome:?}");
     cluster.until_down(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn restore_that_loses_its_term_after_a_write_does_not_say_that_nothing_was_written() {
+    let mut cluster = TestCluster::with_node_2_down().await;
+    cluster.kill();
+    let (client, line) = cluster.fake.client();
+    let fails = json!({"answer": {"status": 500}});
+    cluster.fault("PUT", "kubernetes-internal/", None, &fails);
+    let cut_off = async {
+        cluster
+            .until("a write", |cluster| cluster.down()["kubernetes/kubernetes"].is_empty())
+            .await;
+        line.set(Fault::CutOff);
+    };
+    let restored = timeout(60 * SECOND, cluster.restore_with(client));
+    let (outcome, ()) = tokio::join!(restored, cut_off);
+    // The end of the term is seen by the work, which sums up, or by what runs it.
+    let says_what_is_left = match &outcome {
+        Ok(Ok(outcome)) => !outcome.restored.is_empty() && !outcome.not_restored.is_empty(),
+        Ok(Err(error)) => matches!(error, RestoreRequestError::TermEnded),
+        Err(_) => false,
+    };
+    assert!(says_what_is_left, "{outcome:?}");
 }
