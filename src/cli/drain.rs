@@ -135,6 +135,7 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
     let request = FollowRequest {
         client: &client,
         object,
+        is_new: matches!(created, Created::New(_)),
         timeout: arguments.timeout.filter(|timeout| !timeout.is_zero()),
     };
     let followed = follow(request, interrupted(), |line| print_progress(arguments, line)).await;

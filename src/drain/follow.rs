@@ -5,21 +5,25 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{StreamExt as _, stream};
+use headgate_core::node::CORDON_ANNOTATION;
 use headgate_core::telemetry::error_chain;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::Error::InitialListFailed;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt as _};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{self, Instant, sleep_until};
 
-use super::progress::{Outcome, Progress};
+use super::progress::{Outcome, Progress, outcome};
 
 /// How often time alone may give a line.
 const TICK: Duration = Duration::from_secs(5);
+/// Nodes that are read at the same time: thousands within a [`TICK`].
+const MAX_CONCURRENT_READS: usize = 16;
 /// A timeout that no drain reaches.
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 
@@ -29,6 +33,8 @@ pub(crate) struct FollowRequest<'a> {
     pub(crate) client: &'a Client,
     /// The maintenance as it was created or found.
     pub(crate) object: &'a NodeMaintenance,
+    /// Whether it was created just now. What another one shows may be old: no controller has to run.
+    pub(crate) is_new: bool,
     /// How long it is followed; `None` until its end.
     pub(crate) timeout: Option<Duration>,
 }
@@ -84,6 +90,7 @@ pub(crate) async fn follow(
     let FollowRequest {
         client,
         object,
+        is_new,
         timeout,
     } = request;
     let name = object.name_any();
@@ -96,8 +103,11 @@ pub(crate) async fn follow(
     let mut tick = Instant::now() + TICK;
     let mut reported_error = String::new();
     let mut was_read = false;
+    let mut is_current = is_new;
+    // A state that may be old, and what was printed about it.
+    let (mut doubted, mut reported_doubt) = (None, String::new());
     loop {
-        tokio::select! {
+        let state = tokio::select! {
             biased;
             () = &mut interrupted => return Err(FollowError::Interrupted(name)),
             () = sleep_until(deadline) => {
@@ -111,6 +121,8 @@ pub(crate) async fn follow(
                 for text in progress.remind(Timestamp::now()) {
                     line(&text);
                 }
+                let Some(state) = doubted.take() else { continue };
+                Some(state)
             }
             state = states.next() => match state {
                 Some(Ok(Some(Decoded::Undecodable(undecodable)))) => {
@@ -119,19 +131,12 @@ pub(crate) async fn follow(
                         line(&format!("nodemaintenance/{error}"));
                     }
                     reported_error = error;
+                    continue;
                 }
                 Some(Ok(state)) => {
                     was_read = true;
-                    let state = state.and_then(|state| state.into_object().ok());
                     reported_error.clear();
-                    let (lines, outcome) = progress.update(state.as_ref(), Timestamp::now());
-                    for text in &lines {
-                        line(text);
-                    }
-                    last = state.map_or(last, Box::new);
-                    if let Some(outcome) = outcome {
-                        return Ok(Followed { outcome, last });
-                    }
+                    state.and_then(|state| state.into_object().ok())
                 }
                 // Later it may pass: a kube-apiserver that starts does not know every role at once.
                 Some(Err(InitialListFailed(kube::Error::Api(refusal)))) if !was_read && matches!(refusal.code, 401 | 403) => {
@@ -144,18 +149,71 @@ pub(crate) async fn follow(
                         line(&format!("nodemaintenance/{name}: not watched, trying again: {error}"));
                     }
                     reported_error = error;
+                    continue;
                 }
                 // The stream of a watch does not end.
                 None => std::future::pending().await,
             },
+        };
+        doubted = None;
+        if let Some(object) = state.as_ref().filter(|_| !is_current) {
+            let doubt = time::timeout(TICK, doubt(client, object)).await;
+            let doubt = doubt.unwrap_or_else(|_| Some(format!("nodemaintenance/{name}: its nodes are not read yet")));
+            if let Some(doubt) = doubt {
+                if doubt != reported_doubt {
+                    line(&doubt);
+                }
+                (reported_doubt, doubted) = (doubt, state);
+                continue;
+            }
+        }
+        is_current = true;
+        let (lines, outcome) = progress.update(state.as_ref(), Timestamp::now());
+        for text in &lines {
+            line(text);
+        }
+        last = state.map_or(last, Box::new);
+        if let Some(outcome) = outcome {
+            return Ok(Followed { outcome, last });
         }
     }
 }
 
+/// Why a state by which all nodes are drained may be old: one of them is not cordoned by a maintenance any more. A Node that may not be read
+/// gives no reason.
+async fn doubt(client: &Client, object: &NodeMaintenance) -> Option<String> {
+    if object.spec.dry_run || outcome(object) != Some(Outcome::Drained) {
+        return None;
+    }
+    let api = Api::<Decoded<Node>>::all(client.clone());
+    let nodes = object.status.iter().flat_map(|status| &status.node_statuses);
+    let names = nodes.map(|node| node.node_ref.name.clone());
+    let reads = names.map(|name| {
+        let api = api.clone();
+        async move { (api.get_opt(&name).await, name) }
+    });
+    let mut reads = stream::iter(reads).buffered(MAX_CONCURRENT_READS);
+    while let Some((node, name)) = reads.next().await {
+        let Ok(Some(Decoded::Object(node))) = node else {
+            continue;
+        };
+        let is_unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+        if !is_unschedulable || !node.annotations().contains_key(CORDON_ANNOTATION) {
+            let maintenance = object.name_any();
+            return Some(format!(
+                "nodemaintenance/{maintenance}: it was drained, and node/{name} is not cordoned any more; waiting for a controller"
+            ));
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
-    use headgate_maintenance::api::NodeMaintenanceSpec;
+    use headgate_maintenance::api::{NodeMaintenanceSpec, Stage};
     use headgate_test_kubernetes::{FakeApi, Fault};
+    use kube::api::PostParams;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -172,12 +230,72 @@ mod tests {
             let request = FollowRequest {
                 client: &client,
                 object: &object,
+                is_new: true,
                 timeout: Some(Duration::from_mins(1)),
             };
             let error = follow(request, std::future::pending(), |_| {}).await.unwrap_err();
             let error = error.to_string();
             assert!(error.starts_with(expected), "{error}");
             assert!(error.contains("The drain goes on: "), "{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_drained_before_counts_while_its_nodes_are_cordoned() {
+        let cordon = |node: &mut Value| {
+            node["spec"]["unschedulable"] = json!(true);
+            node["metadata"]["annotations"] = json!({CORDON_ANNOTATION: "false"});
+        };
+        let at_once = "nodemaintenance/m drained, ";
+        let doubted = "nodemaintenance/m: it was drained, and node/one is not cordoned any more";
+        for (is_new, is_unschedulable, has_annotation, expected) in [
+            (true, false, false, at_once),
+            (false, true, true, at_once),
+            (false, false, false, doubted),
+            (false, true, false, doubted),
+            (false, false, true, doubted),
+        ] {
+            let fake = FakeApi::default();
+            let (client, _) = fake.client();
+            let node = serde_json::from_value(json!({"metadata": {"name": "one"}, "spec": {}})).unwrap();
+            let nodes = Api::<Node>::all(client.clone());
+            nodes.create(&PostParams::default(), &node).await.unwrap();
+            fake.change::<Node>("", "one", |node| {
+                cordon(node);
+                node["spec"]["unschedulable"] = json!(is_unschedulable);
+                if !has_annotation {
+                    node["metadata"]["annotations"] = json!({});
+                }
+            });
+            let spec = NodeMaintenanceSpec {
+                stage: Stage::Drain,
+                ..NodeMaintenanceSpec::default()
+            };
+            let all = Api::<NodeMaintenance>::all(client.clone());
+            let object = NodeMaintenance::new("m", spec);
+            let object = all.create(&PostParams::default(), &object).await.unwrap();
+            fake.change::<NodeMaintenance>("", "m", |object| {
+                object["status"] = json!({"observedGeneration": 9, "nodeStatuses": [{"nodeRef": {"name": "one"}}],
+                    "conditions": [{"type": "Drained", "status": "True", "reason": "Drained", "message": "",
+                        "lastTransitionTime": "2026-01-02T03:00:00Z"}]});
+            });
+            let request = || FollowRequest {
+                client: &client,
+                object: &object,
+                is_new,
+                timeout: Some(Duration::from_mins(1)),
+            };
+            let mut lines = Vec::new();
+            let followed = follow(request(), std::future::pending(), |line| lines.push(line.to_owned())).await;
+            assert_eq!(followed.is_ok(), expected == at_once, "{lines:?}");
+            assert!(lines.iter().any(|line| line.starts_with(expected)), "{lines:?}");
+            // A controller cordons it again, and has nothing to change in the status.
+            let cordoned = async {
+                sleep_until(Instant::now() + Duration::from_secs(7)).await;
+                fake.change::<Node>("", "one", cordon);
+            };
+            let (followed, ()) = tokio::join!(follow(request(), std::future::pending(), |_| {}), cordoned);
+            assert_eq!(followed.unwrap().outcome, Outcome::Drained);
         }
     }
 }

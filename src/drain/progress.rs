@@ -85,7 +85,7 @@ impl Progress {
             }
             self.status = Some(status.clone());
         }
-        let outcome = self.outcome(object);
+        let outcome = outcome(object);
         match &outcome {
             Some(Outcome::Drained) => {
                 // What was so when the command began took none of its time.
@@ -143,29 +143,29 @@ impl Progress {
     fn prefix(&self) -> String {
         format!("nodemaintenance/{}", self.name)
     }
+}
 
-    fn outcome(&self, object: &NodeMaintenance) -> Option<Outcome> {
-        if object.metadata.deletion_timestamp.is_some() {
-            return Some(Outcome::NotDrained("it is being deleted".to_owned()));
-        }
-        if object.spec.stage == Stage::Complete {
-            return Some(Outcome::NotDrained("its stage was set to Complete".to_owned()));
-        }
-        let status = self.status.as_ref()?;
-        if status.observed_generation < object.metadata.generation {
-            return None;
-        }
-        let drained = find(&status.conditions, DRAINED);
-        if drained.is_some_and(|condition| condition.reason == NO_NODES) {
-            return Some(Outcome::NotDrained("it selects no node".to_owned()));
-        }
-        if drained.is_some_and(|condition| condition.status == "True") {
-            return Some(Outcome::Drained);
-        }
-        let progressing = find(&status.conditions, PROGRESSING);
-        (object.spec.dry_run && progressing.is_some_and(|condition| condition.reason == "DryRun"))
-            .then_some(Outcome::Shown)
+/// How the drain has ended by this state; `None` while it goes on.
+pub(super) fn outcome(object: &NodeMaintenance) -> Option<Outcome> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Some(Outcome::NotDrained("it is being deleted".to_owned()));
     }
+    if object.spec.stage == Stage::Complete {
+        return Some(Outcome::NotDrained("its stage was set to Complete".to_owned()));
+    }
+    let status = object.status.as_ref()?;
+    if status.observed_generation < object.metadata.generation {
+        return None;
+    }
+    let drained = find(&status.conditions, DRAINED);
+    if drained.is_some_and(|condition| condition.reason == NO_NODES) {
+        return Some(Outcome::NotDrained("it selects no node".to_owned()));
+    }
+    if drained.is_some_and(|condition| condition.status == "True") {
+        return Some(Outcome::Drained);
+    }
+    let progressing = find(&status.conditions, PROGRESSING);
+    (object.spec.dry_run && progressing.is_some_and(|condition| condition.reason == "DryRun")).then_some(Outcome::Shown)
 }
 
 /// After [`UNANSWERED_AFTER`] without a change by a controller.
