@@ -7,10 +7,11 @@
 //! instance abstain for a growing time, and the others wait too, once it has failed for them. The one other write is that of
 //! a volunteer: a candidate that finds a holder that cannot work offers to succeed it, in an annotation and nothing else.
 //!
-//! Pure: no clock, no API. `held_term` is the term of a candidate that leads; when a Lease may be acquired is left to
+//! Pure: no clock, no API. `held_term` is the term of a candidate that leads, `release` what ends it for others; when a Lease may be acquired is left to
 //! `observed_lease`, and how long to wait to `timing`.
 
 mod held_term;
+mod release;
 
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use super::timing::{
 };
 pub(super) use held_term::Handover;
 use held_term::HeldTerm;
+use release::Release;
 
 /// How the work of a term ended, as `leader_task` decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,33 +174,6 @@ enum Phase {
     Stopped,
 }
 
-/// A release of the Lease. After a failure the Lease is read, and released again if it still shows this candidate's term.
-#[derive(Clone, Debug)]
-struct Release {
-    /// The Lease without a holder, as this candidate writes it.
-    record: ElectionRecord,
-    /// Whether that follows the latest version, as far as is known; the Lease is read before otherwise.
-    is_current: bool,
-    /// No request is sent before this.
-    not_before: Instant,
-    /// A request has failed.
-    has_failed: bool,
-    /// How long to abstain after that.
-    backoff: Duration,
-}
-
-impl Release {
-    fn new(record: ElectionRecord, is_current: bool, now: Instant) -> Self {
-        Self {
-            record,
-            is_current,
-            not_before: now,
-            has_failed: false,
-            backoff: Duration::ZERO,
-        }
-    }
-}
-
 /// The next phase, and what to do in it.
 type Transition = (Phase, Action);
 
@@ -212,9 +187,9 @@ pub(super) struct Candidate {
     is_missing_beside_ledger: bool,
     /// Failed requests one after another, while this candidate does not lead.
     failed_requests: u32,
-    /// Acquisitions one after another whose outcome is unknown.
+    /// Acquisitions in a row that got no response.
     unanswered_acquisitions: u32,
-    /// Terms of this candidate one after another whose work failed, without one in between that lasted for the longest backoff.
+    /// Terms of this candidate whose work failed, since one lasted for the longest backoff.
     failed_terms: u32,
     /// Signalled terms of this candidate one after another, without another leader in between.
     signalled_terms: u32,
@@ -272,7 +247,13 @@ impl Candidate {
                 };
                 (phase, Action::Wait((!abort).then_some(abort_at)))
             }
-            Phase::Releasing(release) => self.handle_released(event, release, inputs),
+            Phase::Releasing(release) => {
+                let backoff = release.backoff;
+                match release.after(event, &self.identity, inputs.now) {
+                    Some(release) => release_lease(release, inputs),
+                    None => self.wait_after_term(backoff, inputs),
+                }
+            }
             Phase::Stopped => (Phase::Stopped, Action::Stop),
         };
         self.phase = phase;
@@ -609,35 +590,8 @@ impl Candidate {
         let failed_terms = held.failed_terms_before(now.mono).saturating_add(1);
         let released = held.record.released(failed_terms, now.wall);
         let released = released.reported(None, inputs.throttle, now);
-        let release = Release {
-            backoff: failed_term_backoff(self.failed_terms),
-            ..Release::new(released, held.is_record_current, now.mono)
-        };
-        release_lease(release, inputs)
-    }
-
-    /// Handles the response to a request that releases the Lease, or reads it for that.
-    fn handle_released(&mut self, event: Event, mut release: Release, inputs: Inputs) -> Transition {
-        let now = inputs.now;
-        match event {
-            Event::Woke => {}
-            Event::Read(Some(found))
-                if found.lease.holder == self.identity
-                    && found.lease.transitions == release.record.lease.transitions =>
-            {
-                release.record.lease = found.released(found.failed_terms, now.wall).lease;
-                (release.is_current, release.not_before) = (true, now.mono);
-            }
-            Event::Conflict | Event::NoResponse if !release.has_failed => {
-                (release.has_failed, release.is_current) = (true, false);
-                if event == Event::Conflict {
-                    // Perhaps only an annotation was changed.
-                    release.not_before = now.mono;
-                }
-            }
-            // Released, or another's, or it expires.
-            _ => return self.wait_after_term(release.backoff, inputs),
-        }
+        let mut release = Release::new(released, held.is_record_current, now.mono);
+        release.backoff = failed_term_backoff(self.failed_terms);
         release_lease(release, inputs)
     }
 
@@ -668,19 +622,9 @@ impl Candidate {
     }
 }
 
-/// Releases the Lease, or reads it first if its latest version is not known.
+/// Takes the next step of a release.
 fn release_lease(mut release: Release, inputs: Inputs) -> Transition {
-    let now = inputs.now.mono;
-    if now < release.not_before {
-        let wait = Action::Wait(Some(release.not_before));
-        return (Phase::Releasing(release), wait);
-    }
-    release.not_before = now + RETRY_PERIOD;
-    let action = if release.is_current {
-        write_request(release.record.clone(), inputs)
-    } else {
-        read_request(inputs)
-    };
+    let action = release.next_action(inputs.now.mono);
     (Phase::Releasing(release), action)
 }
 

@@ -41,9 +41,9 @@ type DueWrites<'a> = (Rank, Vec<(NodeField, &'a NodeIntent)>);
 /// The order in which due writes start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// A change that keeps traffic away from a node or its deletion back, also after a failed attempt: there are few, and seconds count.
+    /// A hold, a draining taint or a delay of a deletion, also after a failed attempt: there are few, and seconds count.
     Hold,
-    /// Another change whose last attempt did not fail.
+    /// Any other change, unless its last attempt failed.
     Change,
     /// Renewals and repetitions.
     #[default]
