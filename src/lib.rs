@@ -8,7 +8,6 @@
 pub mod agent;
 mod agent_status;
 mod api_error;
-mod azure_setup;
 mod check;
 pub mod cli;
 pub mod config;

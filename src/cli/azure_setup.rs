@@ -1,13 +1,19 @@
 //! `headgate azure-setup`: the `az` commands that give headgate an identity in AKS.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::Context as _;
 use clap::Args;
 
 use super::{Failure, print};
-use crate::azure_setup::{Inputs, command_line, plan, run, script};
+
+/// The commands, which need the variables of [`script`].
+const COMMANDS: &str = include_str!("azure_setup.sh");
+/// The role, with [`ROLE_SUBSCRIPTION`] in the places of the subscription. Names of custom roles are unique in a tenant, and this one has the
+/// subscription in its name.
+const ROLE: &str = include_str!("../../manifests/azure/role.json");
+const ROLE_SUBSCRIPTION: &str = "00000000-0000-0000-0000-000000000002";
 
 /// Print or run the az commands that headgate needs for AKS, and write the chart's values
 ///
@@ -49,49 +55,64 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run_command(arguments: &Arguments) -> Result<(), Failure> {
-    let plan = plan(&Inputs {
-        group: arguments.resource_group.clone(),
-        cluster: arguments.name.clone(),
-        subscription: arguments.subscription.clone(),
-        identity: arguments.identity.clone(),
-        namespace: arguments.namespace.clone(),
-        image: arguments.image.clone(),
-        values: arguments.values.clone(),
-    });
+    let script = script(arguments);
     if !arguments.run {
-        return print(script(&plan).as_bytes());
+        return print(script.as_bytes());
     }
-    let values = run(&plan, az).map_err(Failure::runtime)?;
-    let file = arguments.values.display();
-    let written = std::fs::write(&arguments.values, values);
-    written
-        .with_context(|| format!("{file} cannot be written"))
-        .map_err(Failure::runtime)?;
-    print(
-        format!(
-            "{file} is written. Next:\n{}\n",
-            plan.next_command(&arguments.namespace)
-        )
-        .as_bytes(),
+    run(&script).map_err(Failure::runtime)?;
+    let values = arguments.values.display().to_string();
+    let next = format!(
+        "helm install headgate charts/headgate --namespace {} --values {}",
+        arguments.namespace,
+        quoted(&values)
+    );
+    print(format!("{values} is written. Next:\n{next}\n").as_bytes())
+}
+
+/// The script for a POSIX shell that runs `az` and writes the values. Every command can be repeated, and none changes what a former run has made.
+fn script(arguments: &Arguments) -> String {
+    // A string of JSON is one of YAML.
+    let image = arguments.image.as_deref().map(serde_json::Value::from);
+    let head: String = [
+        ("GROUP", arguments.resource_group.clone()),
+        ("CLUSTER", arguments.name.clone()),
+        ("SUBSCRIPTION", arguments.subscription.clone().unwrap_or_default()),
+        ("IDENTITY", arguments.identity.clone()),
+        ("NAMESPACE", arguments.namespace.clone()),
+        ("IMAGE", image.map(|image| image.to_string()).unwrap_or_default()),
+        ("VALUES", arguments.values.display().to_string()),
+    ]
+    .map(|(name, value)| format!("{name}={}\n", quoted(&value)))
+    .concat();
+    let role: String = ROLE.lines().map(str::trim).collect();
+    let role = quoted(&role).replace(ROLE_SUBSCRIPTION, "'\"$SUBSCRIPTION\"'");
+    format!(
+        "#!/bin/sh\n# The commands by which headgate gets an identity in AKS, from headgate azure-setup. It can be repeated.\n\
+         set -eu\n{head}{}",
+        COMMANDS.replace("ROLE_DEFINITION", &role)
     )
 }
 
-/// Runs `az`, which reports its errors itself.
-#[expect(clippy::print_stderr, reason = "a person sees which command takes its time")]
-fn az(arguments: &[String]) -> anyhow::Result<String> {
-    let words: Vec<_> = arguments.iter().map(|word| word.as_str().into()).collect();
-    let shown = command_line(&words);
-    eprintln!("az {}", headgate_core::telemetry::escape_lines(&shown));
-    let mut command = Command::new("az");
-    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
-    let output = command
-        .output()
-        .context("az cannot be run; install the Azure CLI and log in")?;
+/// Runs a script whose `az` says what it runs, and reports its errors itself.
+fn run(script: &str) -> anyhow::Result<()> {
+    let shown = r#"az() { printf 'az %s\n' "$*" >&2; command az "$@"; }"#;
+    let status = Command::new("sh").args(["-c", &format!("{shown}\n{script}")]).status();
+    let status = status.context("sh cannot be run")?;
     anyhow::ensure!(
-        output.status.success(),
-        "az {} failed: {}",
-        arguments.join(" "),
-        output.status
+        status.success(),
+        "not everything is set up: {status}; az must be installed and logged in"
     );
-    String::from_utf8(output.stdout).context("the output of az is not UTF-8")
+    Ok(())
 }
+
+/// A text as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,@+=".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests;
