@@ -52,9 +52,9 @@ use crate::config::{MarkerWriter, Settings};
 use addresses::Listeners;
 use channels::{Channels, Metrics};
 use cluster_view::ClusterView;
-use health_tasks::{HealthPublishers, HealthTasks};
+use health_tasks::HealthTasks;
 use health_thread::{HealthThread, Heartbeat};
-use leader_election::{LeaderElection, WorkMetrics};
+use leader_election::{LeaderContext, LeaderElection};
 use operations::Operations;
 use policies::Policies;
 use tasks::Tasks;
@@ -63,7 +63,6 @@ pub use addresses::BoundAddresses;
 pub(crate) use azure_access::check_azure_settings;
 pub use azure_access::{ArmConnectError, ArmConnection, AzureAccess};
 pub(crate) use cluster_view::{ALL_NODES, PATH as CLUSTER_PATH};
-use leader_election::LeaderContext;
 pub(crate) use probe_socket::{PROBE_SOCKET_FILE, connect as connect_probe_socket};
 pub use role::Role;
 
@@ -173,8 +172,22 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         .flatten();
     let channels = Channels::new(&settings, remembered, &clock);
     let metrics = Metrics::register(&settings, role, &channels, &clock);
-    let node_reporter = metrics.node.watch_reporter(&node_name, &clock);
-    let service_reporters = metrics.services.watch_reporters(&clock);
+    let process = Process {
+        settings: Arc::new(settings),
+        role,
+        client,
+        node_name,
+        clock,
+    };
+    let Process {
+        settings,
+        client,
+        node_name,
+        clock,
+        ..
+    } = &process;
+    let node_reporter = metrics.node.watch_reporter(node_name, clock);
+    let service_reporters = metrics.services.watch_reporters(clock);
     let (inputs, listeners) = (channels.inputs(), channels.listeners(role));
     let (events, queue) = EventSink::new(client.clone(), node_name.clone());
     let events = events.in_pod(pod_name);
@@ -188,40 +201,32 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
     if let Some(path) = addresses_file {
         addresses::start_addresses_file(&mut tasks, path, listeners.clone(), stop_operations.clone())?;
     }
-    let notifier = notifications::start(&mut tasks, &settings, metrics.notifications.clone(), clock.clone());
+    let notifier = notifications::start(&mut tasks, settings, metrics.notifications.clone(), clock.clone());
     let heartbeat = answers_probes.then(Heartbeat::new);
+    let polls_scheduled_events = settings.azure.polls_scheduled_events() && answers_probes;
     let operations = Operations {
-        registry: Arc::new(metrics.registry),
+        process: process.clone(),
+        registry: Arc::clone(&metrics.registry),
         inputs: inputs.clone(),
         last_change: channels.last_change.subscribe(),
         watch_failure: node_reporter.failure(),
         listeners: listeners.clone(),
         heartbeat: heartbeat.clone(),
         tasks: tasks.started(),
-        node_name: node_name.clone(),
-        proxy_server: settings.kube_proxy.healthz_authority.clone(),
         services: channels
             .services
             .view(&service_reporters, inputs.clone())
             .filter(|_| answers_probes),
-        scheduled_events: channels.azure.enabled_snapshots().filter(|_| answers_probes),
+        scheduled_events: polls_scheduled_events.then(|| channels.azure.snapshots.subscribe()),
         connections: (channels.exchange.is_some() && answers_probes).then(|| channels.connections.subscribe()),
-        role,
-        is_candidate: is_candidate(role, &settings),
-        leader: metrics.leader.clone(),
-        local_pools: metrics.local_pools.queued_updates(),
         cluster: ClusterView {
+            process: process.clone(),
             work: metrics.admin_state.work_view(),
             queue: metrics.local_pools.queued_updates(),
             leader: metrics.leader.clone(),
-            settings: Arc::new(settings.clone()),
-            client: client.clone(),
-            node_name: node_name.clone(),
-            clock: clock.clone(),
             last: Arc::default(),
         },
         started_at: clock.now().wall,
-        clock: clock.clone(),
     };
     let router = operations::router(operations);
     let socket = settings.state_dir.join(PROBE_SOCKET_FILE);
@@ -242,57 +247,28 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         &metrics.listeners,
         &stop_operations,
     );
-    let canaries = canaries(role, &settings, &node_name);
     let policies = Policies::start(
         &mut tasks,
-        canaries,
+        process.canaries(),
         client.clone(),
         events.clone(),
         inputs.node.clone(),
     );
-    let leader_election = is_candidate(role, &settings).then(|| {
-        let azure = AzureAccess {
-            settings: settings.azure.clone(),
-            client: client.clone(),
-            metrics: metrics.azure,
-            clock: clock.clone(),
-            may_use_az: false,
-        };
+    let leader_election = process.is_candidate().then(|| {
+        let observer = notifications::observer(notifier.clone(), node_name.clone(), clock.clone());
         let context = LeaderContext {
-            client: client.clone(),
-            azure,
-            settings: settings.clone(),
-            placement: role.candidate_placement(),
-            node_name: node_name.clone(),
-            events: leader_events.observed_by(notifications::observer(
-                notifier.clone(),
-                node_name.clone(),
-                clock.clone(),
-            )),
-            clock: clock.clone(),
+            process: process.clone(),
+            metrics: metrics.clone(),
+            events: leader_events.observed_by(observer),
         };
-        LeaderElection::start(
-            &mut tasks,
-            context,
-            policies.clone(),
-            inputs.node.clone(),
-            metrics.leader,
-            leader_election::work(WorkMetrics {
-                admin_state: metrics.admin_state,
-                local_pools: metrics.local_pools,
-                lock: metrics.lock,
-                preempt_events: metrics.preempt_events,
-                node_writes: metrics.node_writes.clone(),
-                maintenance: metrics.maintenance,
-            }),
-        )
+        LeaderElection::start(&mut tasks, context, policies.clone(), inputs.node.clone())
     });
     let node_watch = headgate_agent::own_node::watch_own_node(
         client.clone(),
         node_name.clone(),
         settings.signals.health(),
-        channels.reports,
-        metrics.node,
+        channels.reports.clone(),
+        metrics.node.clone(),
         node_reporter,
         clock.clone(),
     );
@@ -302,37 +278,19 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         let report = notifications::report_signals(inputs, signal_events, notifier, node, clock.clone());
         tasks.spawn_endless("signal-events", report);
     }
-    let connections = channels.connections.subscribe();
+    let (connections, health_bound) = (channels.connections.subscribe(), channels.health_bound.clone());
     let health = match heartbeat {
         Some(heartbeat) => {
             let health_tasks = HealthTasks {
-                settings: &settings,
-                client: &client,
-                node_name: &node_name,
-                events: &events,
+                process,
+                events: events.clone(),
                 policies,
                 inputs: inputs.clone(),
-                clock,
                 heartbeat,
-                listeners: metrics.listeners,
-                health: metrics.health,
-                services: metrics.services,
+                metrics,
                 service_reporters,
-                spot: metrics.spot,
-                connections: metrics.connections,
-                deletion_delay: metrics.deletion_delay,
-                node_writes: metrics.node_writes,
             };
-            let publishers = HealthPublishers {
-                services: channels.services,
-                exchange: channels.exchange,
-                connections: channels.connections,
-                azure: channels.azure,
-                proxy: channels.proxy,
-                last_change: channels.last_change,
-                bound: channels.health_bound.clone(),
-            };
-            Some(health_tasks.start(&mut tasks, publishers)?)
+            Some(health_tasks.start(&mut tasks, channels)?)
         }
         None => None,
     };
@@ -341,7 +299,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         leader_election,
         tasks,
         listeners,
-        health_bound: channels.health_bound,
+        health_bound,
         stop_operations,
         events,
         reports: inputs.node,
@@ -349,20 +307,37 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
     })
 }
 
-/// Whether the process stands for election. Without Azure only a controller does, for maintenances.
-fn is_candidate(role: Role, settings: &Settings) -> bool {
-    role.may_lead() && settings.azure.is_configured() || role == Role::Controller && settings.leads_maintenances_alone()
+/// What every part of the process knows.
+#[derive(Clone)]
+struct Process {
+    settings: Arc<Settings>,
+    role: Role,
+    /// A client of the API server that does not retry by itself.
+    client: Client,
+    /// The name of the own Node.
+    node_name: String,
+    clock: Clock,
 }
 
-/// What proves the policies for the rights that this process uses.
-fn canaries(role: Role, settings: &Settings, node_name: &str) -> Vec<Canary> {
-    let writes_own_node = role.answers_probes()
-        && (settings.azure.polls_scheduled_events()
-            || settings.out_of_load_balancers.writer() != MarkerWriter::None
-            || settings.cluster_autoscaler_delay.is_some());
-    let leads = is_candidate(role, settings);
-    let node = (writes_own_node || leads).then(|| Canary::Node(node_name.to_owned()));
-    node.into_iter().chain(leads.then_some(Canary::Lease)).collect()
+impl Process {
+    /// Whether the process stands for election. Without Azure only a controller does, for maintenances.
+    fn is_candidate(&self) -> bool {
+        let Self { settings, role, .. } = self;
+        role.may_lead() && settings.azure.is_configured()
+            || *role == Role::Controller && settings.leads_maintenances_alone()
+    }
+
+    /// What proves the policies for the rights that this process uses.
+    fn canaries(&self) -> Vec<Canary> {
+        let settings = &self.settings;
+        let writes_own_node = self.role.answers_probes()
+            && (settings.azure.polls_scheduled_events()
+                || settings.out_of_load_balancers.writer() != MarkerWriter::None
+                || settings.cluster_autoscaler_delay.is_some());
+        let leads = self.is_candidate();
+        let node = (writes_own_node || leads).then(|| Canary::Node(self.node_name.clone()));
+        node.into_iter().chain(leads.then_some(Canary::Lease)).collect()
+    }
 }
 
 fn load_remembered_state(settings: &Settings, node_name: &str) -> Option<RememberedState> {

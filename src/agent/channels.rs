@@ -1,5 +1,7 @@
 //! What the agent's tasks share: channels with the latest state, and the registry of metrics.
 
+use std::sync::Arc;
+
 use headgate_agent::connections::{ConnectionMetrics, ConnectionsView, CountExchange};
 use headgate_agent::health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_agent::own_node::RememberedState;
@@ -41,7 +43,7 @@ impl Channels {
         Self {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(ProxyStatus::new(settings.kube_proxy.health_timeout)),
-            azure: scheduled_events::Channels::new(settings, clock),
+            azure: scheduled_events::Channels::new(settings),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
             operations_bound: watch::Sender::new(BindState::Waiting),
@@ -68,8 +70,9 @@ impl Channels {
 }
 
 /// The metrics of all crates, in one registry.
+#[derive(Clone)]
 pub(super) struct Metrics {
-    pub(super) registry: Registry,
+    pub(super) registry: Arc<Registry>,
     pub(super) listeners: server::Metrics,
     pub(super) node: headgate_agent::own_node::Metrics,
     pub(super) health: headgate_agent::health::Metrics,
@@ -148,7 +151,7 @@ impl Metrics {
             ),
             services: channels.services.register_metrics(&mut *answers),
             connections: ConnectionMetrics::register(answers, channels.connections.subscribe()),
-            registry,
+            registry: Arc::new(registry),
         }
     }
 }

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use headgate_controller::admin_state::WorkView;
 use headgate_controller::local_service::QueuedUpdate;
-use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::LeaderMetrics;
-use kube::Client;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
+use super::Process;
 use super::cluster_page::Trends;
-use crate::config::Settings;
 use crate::status::{LeaderInputs, StatusReport};
 use crate::why::maintenance_rows;
 
@@ -35,13 +33,11 @@ pub(super) struct Shown {
 /// What the report is made from. Clones share it.
 #[derive(Clone)]
 pub(super) struct ClusterView {
+    pub(super) process: Process,
     pub(super) work: watch::Receiver<Option<WorkView>>,
+    /// The queue of updates of Local Services' pools; empty unless this instance leads.
     pub(super) queue: watch::Receiver<Vec<QueuedUpdate>>,
     pub(super) leader: LeaderMetrics,
-    pub(super) settings: Arc<Settings>,
-    pub(super) client: Client,
-    pub(super) node_name: String,
-    pub(super) clock: Clock,
     pub(super) last: Arc<Mutex<Option<Shown>>>,
 }
 
@@ -53,14 +49,14 @@ impl ClusterView {
         if let Some(shown) = last.as_ref().filter(|shown| shown.made_at.elapsed() < MAX_AGE) {
             return Some(shown.clone());
         }
-        let maintenances = if self.settings.maintenance.enabled {
-            maintenance_rows(&self.client).await
+        let maintenances = if self.process.settings.maintenance.enabled {
+            maintenance_rows(&self.process.client).await
         } else {
             Ok(Vec::new())
         };
         let term = self.leader.current_term().map(|term| (term.number, term.since));
-        let (queue, node_name) = (self.queue.borrow().clone(), self.node_name.clone());
-        let (settings, now) = (Arc::clone(&self.settings), self.clock.now());
+        let (queue, node_name) = (self.queue.borrow().clone(), self.process.node_name.clone());
+        let (settings, now) = (Arc::clone(&self.process.settings), self.process.clock.now());
         let make = move || {
             let inputs = LeaderInputs {
                 work: view.take(now)?,

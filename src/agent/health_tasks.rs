@@ -4,141 +4,110 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use headgate_agent::connections::{ConnectionMetrics, ConnectionsTask, ConnectionsView, CountExchange, end_condition};
+use headgate_agent::connections::{ConnectionsTask, ConnectionsView, CountExchange, end_condition};
 use headgate_agent::health::services::WatchReporters;
-use headgate_agent::health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
-use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, delay_deletion};
-use headgate_core::clock::Clock;
+use headgate_agent::health::{ProbesMarker, VerdictInputs};
+use headgate_agent::own_node::{DeletionDelayTask, delay_deletion};
 use headgate_core::node::{MARKER_TTL, NodeReport};
-use headgate_http::server::{self, BindState, Binder, Limits};
+use headgate_http::server::{BindState, Binder, Limits};
 use headgate_kubernetes::expire_marker;
-use headgate_kubernetes::{EventKind, EventSink, FieldIntents, NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use kube::Client;
+use headgate_kubernetes::{EventKind, EventSink, FieldIntents, NodeField, NodeIntents, NodeWriter};
 use tokio::sync::watch;
 
+use super::channels::{Channels, Metrics};
 use super::health_thread::{HealthServer, HealthThread, Heartbeat};
 use super::policies::Policies;
-use super::service_health::StartOptions;
 use super::tasks::Tasks;
-use super::{AgentError, own_node, scheduled_events, service_health};
-use crate::config::{MarkerWriter, Settings};
+use super::{AgentError, Process, own_node, service_health};
+use crate::config::MarkerWriter;
 
 /// What the thread and the tasks are started with.
-pub(super) struct HealthTasks<'a> {
-    pub(super) settings: &'a Settings,
-    pub(super) client: &'a Client,
-    pub(super) node_name: &'a str,
-    pub(super) events: &'a EventSink,
+pub(super) struct HealthTasks {
+    pub(super) process: Process,
+    pub(super) events: EventSink,
     pub(super) policies: Policies,
     pub(super) inputs: VerdictInputs,
-    pub(super) clock: Clock,
     pub(super) heartbeat: Arc<Heartbeat>,
-    pub(super) listeners: server::Metrics,
-    pub(super) health: headgate_agent::health::Metrics,
-    pub(super) services: headgate_agent::health::services::Metrics,
+    pub(super) metrics: Metrics,
     pub(super) service_reporters: WatchReporters,
-    pub(super) spot: headgate_agent::spot::Metrics,
-    pub(super) connections: ConnectionMetrics,
-    pub(super) deletion_delay: DeletionDelayMetrics,
-    pub(super) node_writes: NodeWriteMetrics,
 }
 
-/// The channels that the tasks write to.
-pub(super) struct HealthPublishers {
-    pub(super) services: service_health::Channels,
-    pub(super) exchange: Option<CountExchange>,
-    pub(super) connections: watch::Sender<ConnectionsView>,
-    pub(super) azure: scheduled_events::Channels,
-    pub(super) proxy: watch::Sender<ProxyStatus>,
-    pub(super) last_change: watch::Sender<Option<LastChange>>,
-    pub(super) bound: watch::Sender<BindState>,
-}
-
-impl HealthTasks<'_> {
+impl HealthTasks {
     /// Starts the thread and the tasks; returns the thread.
-    pub(super) fn start(mut self, tasks: &mut Tasks, publishers: HealthPublishers) -> Result<HealthThread, AgentError> {
+    pub(super) fn start(self, tasks: &mut Tasks, channels: Channels) -> Result<HealthThread, AgentError> {
         let intents = NodeIntents::default();
         let marker = intents.field(NodeField::Marker);
-        self.spawn_marker(tasks, &publishers.services, marker);
-        let (exchange, view) = (publishers.exchange, publishers.connections);
+        self.spawn_marker(tasks, &channels.services, marker);
+        let (exchange, view) = (channels.exchange, channels.connections);
         self.spawn_connections(tasks, exchange, view, intents.field(NodeField::Connections));
         let Self {
-            settings,
-            client,
-            node_name,
+            process,
             events,
             policies,
             inputs,
-            clock,
-            services,
+            metrics,
             ..
         } = self;
+        let Process {
+            settings,
+            client,
+            node_name,
+            clock,
+            ..
+        } = process.clone();
         let reports = inputs.node.clone();
         tasks.announce("health-thread");
-        let writer = NodeWriter::new(client.clone(), self.node_writes, clock.clone());
+        let writer = NodeWriter::new(client, metrics.node_writes, clock.clone());
         tasks.spawn_endless("node-writer", policies.before(writer.run(intents.clone())));
         let delay = DeletionDelayTask {
-            node_name: node_name.to_owned(),
+            node_name: node_name.clone(),
             timeout: settings.cluster_autoscaler_delay,
             reports: reports.clone(),
             intents: intents.field(NodeField::DeletionDelay),
             events: events.clone(),
-            metrics: self.deletion_delay,
+            metrics: metrics.deletion_delay,
             clock: clock.clone(),
         };
         tasks.spawn_endless("deletion-delay", delay_deletion(delay));
-        let extras = publishers.services.start(
+        let extras = channels.services.start(
             tasks,
-            StartOptions {
-                settings,
-                client,
-                node_name,
-                events,
-                inputs: inputs.clone(),
-                metrics: services,
-                reporters: self.service_reporters,
-                clock: clock.clone(),
-            },
+            process.clone(),
+            &events,
+            inputs.clone(),
+            metrics.services,
+            self.service_reporters,
         );
-        let bound = publishers.bound.subscribe();
+        let bound = channels.health_bound.subscribe();
         let thread = HealthThread::start(HealthServer {
             binder: Binder {
                 name: "healthz",
                 address: settings.healthz_bind_address,
                 hard_fail: settings.bind_address_hard_fail,
-                state: publishers.bound,
+                state: channels.health_bound,
             },
-            router: headgate_agent::health::router(inputs.clone(), self.health, clock.clone()),
+            router: headgate_agent::health::router(inputs.clone(), metrics.health, clock.clone()),
             limits: Limits {
                 proxy_protocol: settings.proxy_protocol,
                 ..Limits::HEALTH
             },
             extras,
-            metrics: self.listeners,
+            metrics: metrics.listeners,
             reports: reports.clone(),
             heartbeat: self.heartbeat,
         })?;
-        publishers.azure.start(
-            tasks,
-            scheduled_events::StartOptions {
-                node_name,
-                reports: &reports,
-                intents: intents.field(NodeField::DrainingTaint),
-                events,
-                metrics: self.spot,
-            },
-        );
-        let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
-        let store = headgate_agent::own_node::store_reports(reports.clone(), directory, name, clock.clone());
+        let taint = intents.field(NodeField::DrainingTaint);
+        let channel = channels.azure;
+        channel.start(tasks, process, reports.clone(), taint, events.clone(), metrics.spot);
+        let directory = settings.state_dir.clone();
+        let store = headgate_agent::own_node::store_reports(reports.clone(), directory, node_name, clock.clone());
         tasks.spawn_endless("remembered-state", store);
-        let poll =
-            headgate_agent::health::poll_kube_proxy(settings.kube_proxy.clone(), publishers.proxy, clock.clone());
+        let poll = headgate_agent::health::poll_kube_proxy(settings.kube_proxy.clone(), channels.proxy, clock.clone());
         tasks.spawn_endless("kube-proxy-poll", poll);
         tasks.spawn_endless(
             "verdict-changes",
-            headgate_agent::health::publish_verdict_changes(inputs, publishers.last_change, clock),
+            headgate_agent::health::publish_verdict_changes(inputs, channels.last_change, clock),
         );
-        let failures = publish_bind_failures(bound, events.clone(), reports, settings.healthz_bind_address);
+        let failures = publish_bind_failures(bound, events, reports, settings.healthz_bind_address);
         tasks.spawn_endless("bind-events", failures);
         Ok(thread)
     }
@@ -151,8 +120,8 @@ impl HealthTasks<'_> {
         view: watch::Sender<ConnectionsView>,
         intents: FieldIntents,
     ) {
-        let (name, reports) = (self.node_name.to_owned(), self.inputs.node.clone());
-        let has_marker = self.settings.out_of_load_balancers.writer() != MarkerWriter::None;
+        let (name, reports) = (self.process.node_name.clone(), self.inputs.node.clone());
+        let has_marker = self.process.settings.out_of_load_balancers.writer() != MarkerWriter::None;
         let intents = has_marker.then_some(intents);
         let Some(exchange) = exchange else {
             if let Some(intents) = intents {
@@ -160,16 +129,16 @@ impl HealthTasks<'_> {
             }
             return;
         };
-        let (services, clock) = (self.services.clone(), self.clock.clone());
+        let (services, clock) = (self.metrics.services.clone(), self.process.clock.clone());
         let task = ConnectionsTask {
-            client: self.client.clone(),
+            client: self.process.client.clone(),
             node_name: name,
             inputs: self.inputs.clone(),
-            excluded: self.settings.excluded_sources.clone(),
+            excluded: self.process.settings.excluded_sources.clone(),
             exchange,
             view,
             intents,
-            metrics: self.connections.clone(),
+            metrics: self.metrics.connections.clone(),
             events: self.events.clone(),
             clock: clock.clone(),
             reporter: Box::new(move || services.service_watch_reporter(&clock)),
@@ -177,13 +146,13 @@ impl HealthTasks<'_> {
         tasks.spawn_endless("connections", task.run());
     }
 
-    fn spawn_marker(&mut self, tasks: &mut Tasks, services: &service_health::Channels, intents: FieldIntents) {
-        let name = self.node_name.to_owned();
-        match self.settings.out_of_load_balancers.writer() {
+    fn spawn_marker(&self, tasks: &mut Tasks, services: &service_health::Channels, intents: FieldIntents) {
+        let name = self.process.node_name.clone();
+        match self.process.settings.out_of_load_balancers.writer() {
             MarkerWriter::None => {}
             MarkerWriter::Leader => {
                 let reports = self.inputs.node.clone();
-                let expire = expire_marker(name, MARKER_TTL, reports, intents, self.clock.clone());
+                let expire = expire_marker(name, MARKER_TTL, reports, intents, self.process.clock.clone());
                 tasks.spawn_endless("marker", expire);
             }
             MarkerWriter::Probes(required) => {
@@ -191,9 +160,9 @@ impl HealthTasks<'_> {
                     node_name: name,
                     required,
                     inputs: self.inputs.clone(),
-                    metrics: self.health.clone(),
+                    metrics: self.metrics.health.clone(),
                     services: services.kept_services(self.inputs.clone()),
-                    clock: self.clock.clone(),
+                    clock: self.process.clock.clone(),
                 };
                 tasks.spawn_endless("marker", marker.run(intents));
             }

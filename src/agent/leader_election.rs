@@ -5,35 +5,28 @@
 //! and never the process (docs/dev/decisions.md 8). When the process stops, it first releases the Lease
 //! ([`LeaderElection::release_lease`]) and answers probes as before meanwhile. What the work does is left to `admin_state`.
 
-use std::fmt::Display;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use headgate_controller::admin_state::{self, WorkError};
-use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::read_node;
-use headgate_controller::preempt_events::{self, PreemptEvents};
-use headgate_core::clock::Clock;
+use headgate_controller::preempt_events::PreemptEvents;
 use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader, NodeReport, TrafficByNode};
 use headgate_kubernetes::leader::{
-    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
-    candidate_identity,
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaseName, Term, candidate_identity,
 };
-use headgate_kubernetes::{EventSink, NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
-use kube::Client;
+use headgate_kubernetes::{EventSink, TermAccess, TermStores, WatchReporter};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::AzureAccess;
+use super::channels::Metrics;
 use super::maintenance;
 use super::policies::Policies;
 use super::tasks::Tasks;
-use crate::config::{MarkerWriter, Settings};
+use super::{AzureAccess, Process};
+use crate::config::MarkerWriter;
 
 #[cfg(panic = "abort")]
 compile_error!("a defect in the work of a term must not end the process: build headgate with panic = \"unwind\"");
@@ -44,20 +37,10 @@ const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the work of each term receives.
 #[derive(Clone)]
 pub(super) struct LeaderContext {
-    /// A client of the API server that does not retry by itself.
-    pub(super) client: Client,
-    /// Connects to ARM; each term connects anew.
-    pub(super) azure: AzureAccess,
-    /// The settings of the process.
-    pub(super) settings: Settings,
-    /// Where the candidates run.
-    pub(super) placement: CandidatePlacement,
-    /// The Node that this process runs on.
-    pub(super) node_name: String,
+    pub(super) process: Process,
+    pub(super) metrics: Metrics,
     /// Records events; the observer of the leader's gets them as well.
     pub(super) events: EventSink,
-    /// The clock of the process.
-    pub(super) clock: Clock,
 }
 
 /// The candidate of this process.
@@ -67,31 +50,25 @@ pub(super) struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// Starts the candidate, which runs `work` in each term.
-    pub(super) fn start<W, F, E>(
+    /// Starts the candidate, which does the work of each term.
+    pub(super) fn start(
         tasks: &mut Tasks,
         context: LeaderContext,
         policies: Policies,
         reports: watch::Receiver<NodeReport>,
-        metrics: LeaderMetrics,
-        work: W,
-    ) -> Self
-    where
-        W: Fn(Term, LeaderContext) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<(), E>> + Send + 'static,
-        E: Display + Send + 'static,
-    {
+    ) -> Self {
+        let process = &context.process;
         let (stop, stopped) = (CancellationToken::new(), CancellationToken::new());
         let elector = LeaderElector::new(LeaderElectionConfig {
-            client: context.client.clone(),
+            client: process.client.clone(),
             lease: LeaseName::default(),
-            identity: candidate_identity(&context.node_name),
-            placement: context.placement,
+            identity: candidate_identity(&process.node_name),
+            placement: process.role.candidate_placement(),
             reports,
-            metrics,
-            clock: context.clock.clone(),
+            metrics: context.metrics.leader.clone(),
+            clock: process.clock.clone(),
         });
-        let run_term = move |term: Term| run_term(work(term, context.clone()));
+        let run_term = move |term: Term| run_term(term, context.clone());
         let (stop_elector, has_stopped) = (stop.clone(), stopped.clone().drop_guard());
         tasks.spawn_endless("leader", async move {
             tokio::select! {
@@ -114,11 +91,16 @@ impl LeaderElection {
     }
 }
 
-/// Runs the work of one term.
-async fn run_term<E>(work: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+/// Runs the work of one term: the admin-state controller, with the updater of Local Services' pools and the maintenance controllers
+/// beside it, and the writer of Nodes.
+async fn run_term(term: Term, context: LeaderContext) -> Result<(), WorkError> {
     #[cfg(debug_assertions)]
     panic_drill().await;
-    work.await
+    let (stores, run_stores) = term.stores(access(&context));
+    tokio::select! {
+        outcome = controllers(term, &context, stores) => outcome,
+        () = run_stores => Ok(()),
+    }
 }
 
 /// Panics after a second if the variable is set: for a test, and so not in released programs.
@@ -132,38 +114,10 @@ async fn panic_drill() {
     }
 }
 
-/// The metrics of the work of each term.
-#[derive(Clone)]
-pub(super) struct WorkMetrics {
-    pub(super) admin_state: admin_state::Metrics,
-    pub(super) local_pools: local_service::Metrics,
-    pub(super) lock: LockMetrics,
-    pub(super) preempt_events: preempt_events::Metrics,
-    pub(super) node_writes: NodeWriteMetrics,
-    pub(super) maintenance: headgate_maintenance::controller::Metrics,
-}
-
-/// The work of each term: the admin-state controller, with the updater of Local Services' pools and the maintenance controllers
-/// beside it, and the writer of Nodes.
-pub(super) fn work(
-    metrics: WorkMetrics,
-) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
-    move |term, context| {
-        let metrics = metrics.clone();
-        let (stores, run_stores) = term.stores(access(&context, &metrics));
-        async move {
-            tokio::select! {
-                outcome = controllers(term, &context, metrics, stores) => outcome,
-                () = run_stores => Ok(()),
-            }
-        }
-        .boxed()
-    }
-}
-
 /// What a term reads and writes the cluster with.
-fn access(context: &LeaderContext, metrics: &WorkMetrics) -> TermAccess<impl Fn(NodeObject) -> Node + Send + use<>> {
-    let settings = &context.settings;
+fn access(context: &LeaderContext) -> TermAccess<impl Fn(NodeObject) -> Node + Send + use<>> {
+    let LeaderContext { process, metrics, .. } = context;
+    let settings = &process.settings;
     let has_azure = settings.azure.is_configured();
     let (node_errors, service_errors) = if has_azure {
         (metrics.admin_state.watch_errors(), metrics.local_pools.watch_errors())
@@ -171,7 +125,7 @@ fn access(context: &LeaderContext, metrics: &WorkMetrics) -> TermAccess<impl Fn(
         (metrics.maintenance.watch_errors(), metrics.maintenance.watch_errors())
     };
     let reporter = |resource, errors| {
-        let reporter = WatchReporter::new(resource, errors, context.clock.clone());
+        let reporter = WatchReporter::new(resource, errors, process.clock.clone());
         reporter.with_events(Some(context.events.clone()))
     };
     let reader = NodeReader {
@@ -184,8 +138,8 @@ fn access(context: &LeaderContext, metrics: &WorkMetrics) -> TermAccess<impl Fn(
         },
     };
     TermAccess {
-        client: context.client.clone(),
-        clock: context.clock.clone(),
+        client: process.client.clone(),
+        clock: process.clock.clone(),
         read_node: move |node| read_node(node, &reader),
         node_reporter: reporter("nodes", node_errors),
         service_reporter: reporter("services", service_errors),
@@ -194,29 +148,33 @@ fn access(context: &LeaderContext, metrics: &WorkMetrics) -> TermAccess<impl Fn(
 }
 
 /// Runs the controllers of a term.
-async fn controllers(
-    term: Term,
-    context: &LeaderContext,
-    metrics: WorkMetrics,
-    stores: TermStores,
-) -> Result<(), WorkError> {
-    if !context.settings.azure.is_configured() {
-        maintenance::run_by_probes(term, context, metrics.maintenance, stores).await;
+async fn controllers(term: Term, context: &LeaderContext, stores: TermStores) -> Result<(), WorkError> {
+    let LeaderContext { process, metrics, .. } = context;
+    let settings = &process.settings;
+    if !settings.azure.is_configured() {
+        maintenance::run_by_probes(term, context, stores).await;
         return Ok(());
     }
     let traffic = watch::Sender::new(Arc::default());
-    let waits_for_reads = context.settings.maintenance.enabled;
+    let waits_for_reads = settings.maintenance.enabled;
     let maintenance = async {
         if waits_for_reads {
-            let metrics = metrics.maintenance.clone();
-            maintenance::run(term.clone(), context, metrics, stores.clone(), traffic.subscribe()).await;
+            maintenance::run(term.clone(), context, stores.clone(), traffic.subscribe()).await;
         }
         std::future::pending::<()>().await;
     };
     let published = waits_for_reads.then(|| traffic.clone());
-    let work_context = work_context(context, metrics.clone(), stores.clone(), published);
+    let work_context = work_context(context, stores.clone(), published);
+    // Each term connects anew.
+    let azure = AzureAccess {
+        settings: settings.azure.clone(),
+        client: process.client.clone(),
+        metrics: metrics.azure.clone(),
+        clock: process.clock.clone(),
+        may_use_az: false,
+    };
     tokio::select! {
-        outcome = admin_state::run(term.clone(), &context.azure, work_context) => outcome,
+        outcome = admin_state::run(term.clone(), &azure, work_context) => outcome,
         () = maintenance => Ok(()),
     }
 }
@@ -224,42 +182,45 @@ async fn controllers(
 /// What the work needs of this process.
 fn work_context(
     context: &LeaderContext,
-    metrics: WorkMetrics,
     stores: TermStores,
     traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
 ) -> admin_state::WorkContext {
-    let settings = &context.settings;
-    let events = context.events.clone();
-    let other_nodes = OtherNodes::new(events.clone(), context.placement);
+    let LeaderContext {
+        process,
+        metrics,
+        events,
+    } = context;
+    let (settings, placement) = (&process.settings, process.role.candidate_placement());
+    let other_nodes = OtherNodes::new(events.clone(), placement);
     let marker = (settings.out_of_load_balancers.writer() == MarkerWriter::Leader).then(|| other_nodes.clone());
     let preempt_events = settings
         .azure
         .reads_node_events()
         .then(|| admin_state::PreemptEventsFeature {
             task: PreemptEvents {
-                client: context.client.clone(),
+                client: process.client.clone(),
                 events: events.clone(),
-                metrics: metrics.preempt_events,
-                clock: context.clock.clone(),
+                metrics: metrics.preempt_events.clone(),
+                clock: process.clock.clone(),
             },
             other_nodes,
         });
     admin_state::WorkContext {
-        client: context.client.clone(),
+        client: process.client.clone(),
         nodes: stores.nodes,
         services: stores.services,
         policy: settings.admin_state,
         // The policy admits only the ServiceAccount of the controllers.
-        guard: settings.guard_settings(context.placement == CandidatePlacement::Replicas),
+        guard: settings.guard_settings(placement == CandidatePlacement::Replicas),
         list_failure_timeout: admin_state::LIST_FAILURE_TIMEOUT,
         stale_nodes_timeout: admin_state::STALE_NODES_TIMEOUT,
-        node_name: context.node_name.clone(),
-        events,
-        metrics: metrics.admin_state,
+        node_name: process.node_name.clone(),
+        events: events.clone(),
+        metrics: metrics.admin_state.clone(),
         local_pools: settings.local_service_pools,
-        local_pools_metrics: metrics.local_pools,
-        lock_metrics: metrics.lock,
-        clock: context.clock.clone(),
+        local_pools_metrics: metrics.local_pools.clone(),
+        lock_metrics: metrics.lock.clone(),
+        clock: process.clock.clone(),
         preempt_events,
         marker,
         node_intents: stores.intents,

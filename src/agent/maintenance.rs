@@ -10,7 +10,7 @@ use headgate_controller::other_nodes::OtherNodes;
 use headgate_core::node::{Node, TrafficByNode};
 use headgate_kubernetes::leader::{NodeSummary, Term};
 use headgate_kubernetes::{Objects, TermStores};
-use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers};
+use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, run as run_controllers};
 use tokio::sync::watch;
 
 use super::leader_election::LeaderContext;
@@ -23,29 +23,31 @@ const FEATURE: &str = "maintenance.enabled";
 pub(super) async fn run(
     term: Term,
     context: &LeaderContext,
-    metrics: Metrics,
     stores: TermStores,
     traffic: watch::Receiver<Arc<TrafficByNode>>,
 ) {
     let source = LoadBalancerSource::Reads(traffic);
-    if let Some(controllers_context) = controllers_context(context, metrics, stores, source) {
+    if let Some(controllers_context) = controllers_context(context, stores, source) {
         run_controllers(term, controllers_context).await;
     }
 }
 
 /// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
 /// write after failed probes (`outOfLoadBalancers.failedProbes`).
-pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics, stores: TermStores) {
-    if !matches!(context.settings.out_of_load_balancers.writer(), MarkerWriter::Probes(_)) {
+pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, stores: TermStores) {
+    if !matches!(
+        context.process.settings.out_of_load_balancers.writer(),
+        MarkerWriter::Probes(_)
+    ) {
         tracing::warn!(
             "neither Azure nor outOfLoadBalancers.source is configured: no drain is confirmed by load balancers"
         );
     }
     let handed_over = term.clone();
-    let reports = report_nodes(&handed_over, &context.node_name, stores.nodes.objects.clone());
+    let reports = report_nodes(&handed_over, &context.process.node_name, stores.nodes.objects.clone());
     let controllers = async {
         let source = LoadBalancerSource::Probes;
-        if let Some(controllers_context) = controllers_context(context, metrics, stores, source) {
+        if let Some(controllers_context) = controllers_context(context, stores, source) {
             run_controllers(term, controllers_context).await;
         }
         std::future::pending::<()>().await;
@@ -76,24 +78,29 @@ fn summary(nodes: &BTreeMap<String, Arc<Node>>, own: &str) -> NodeSummary {
 /// What the controllers need, or `None` if this process may not write other Nodes.
 fn controllers_context(
     context: &LeaderContext,
-    metrics: Metrics,
     stores: TermStores,
     load_balancers: LoadBalancerSource,
 ) -> Option<MaintenanceContext> {
-    let events = context.events.clone();
-    OtherNodes::new(events.clone(), context.placement).check(FEATURE).ok()?;
-    Some(MaintenanceContext {
+    let LeaderContext {
+        process,
+        metrics,
         events,
+    } = context;
+    let placement = process.role.candidate_placement();
+    OtherNodes::new(events.clone(), placement).check(FEATURE).ok()?;
+    let settings = &process.settings.maintenance;
+    Some(MaintenanceContext {
+        events: events.clone(),
         nodes: stores.nodes,
         services: stores.services,
-        client: context.client.clone(),
+        client: process.client.clone(),
         node_intents: stores.intents,
-        metrics,
-        clock: context.clock.clone(),
+        metrics: metrics.maintenance.clone(),
+        clock: process.clock.clone(),
         load_balancers,
-        pauses_upgrades: context.settings.maintenance.pauses_upgrades,
-        automatic: context.settings.maintenance.automatic.clone(),
-        max_concurrent_nodes: Some(context.settings.maintenance.max_concurrent_nodes),
+        pauses_upgrades: settings.pauses_upgrades,
+        automatic: settings.automatic.clone(),
+        max_concurrent_nodes: Some(settings.max_concurrent_nodes),
     })
 }
 

@@ -13,12 +13,9 @@ use axum::{Json, Router};
 use headgate_agent::connections::ConnectionsView;
 use headgate_agent::health::{LastChange, VerdictInputs};
 use headgate_agent::spot::EventsSnapshot;
-use headgate_controller::local_service::QueuedUpdate;
-use headgate_core::clock::Clock;
 use headgate_core::telemetry::MetricsFormat;
 use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
 use headgate_kubernetes::WatchFailure;
-use headgate_kubernetes::leader::LeaderMetrics;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -29,13 +26,14 @@ use super::cluster_view::{ALL_NODES, ClusterView, PATH};
 use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
 use super::service_health::ServiceHealthView;
 use super::tasks::TaskInfo;
-use super::{AgentError, Role, statusz_page};
+use super::{AgentError, Process, statusz_page};
 use crate::agent_status::AgentStatus;
 use crate::status::StatusReport;
 
 /// What the answers are computed from.
 #[derive(Clone)]
 pub(super) struct Operations {
+    pub(super) process: Process,
     pub(super) registry: Arc<Registry>,
     pub(super) inputs: VerdictInputs,
     pub(super) last_change: watch::Receiver<Option<LastChange>>,
@@ -45,24 +43,15 @@ pub(super) struct Operations {
     /// The heartbeat of the health thread, if this process has one.
     pub(super) heartbeat: Option<Arc<Heartbeat>>,
     pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
-    pub(super) node_name: String,
-    pub(super) proxy_server: Option<String>,
     /// Service health, if it is on.
     pub(super) services: Option<ServiceHealthView>,
     /// The events of the VM, if Scheduled Events are enabled.
     pub(super) scheduled_events: Option<watch::Receiver<EventsSnapshot>>,
     /// The connections through the node, if they are counted.
     pub(super) connections: Option<watch::Receiver<ConnectionsView>>,
-    pub(super) role: Role,
-    /// Whether this instance stands for election.
-    pub(super) is_candidate: bool,
-    pub(super) leader: LeaderMetrics,
-    /// The queue of updates of Local Services' pools; empty unless this instance leads.
-    pub(super) local_pools: watch::Receiver<Vec<QueuedUpdate>>,
     /// The state of the cluster, if this instance leads.
     pub(super) cluster: ClusterView,
     pub(super) started_at: Timestamp,
-    pub(super) clock: Clock,
 }
 
 /// The routes of the operations port and of the probe socket.

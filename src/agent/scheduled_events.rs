@@ -4,82 +4,61 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_agent::spot::{EventsSnapshot, Timing, TrackedNotice};
-use headgate_core::clock::Clock;
 use headgate_core::node::{AzureNotice, BuiltInSignal, NodeReport, Signal};
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::own_node;
 use super::tasks::Tasks;
-use crate::config::{AzureSettings, Settings};
+use super::{Process, own_node};
+use crate::config::Settings;
 
 const NOTICE_EXPIRED: EventKind = EventKind::warning("EvictionNoticeExpired", "EndNotice");
 
-/// What the tasks are started with.
-pub(super) struct StartOptions<'a> {
-    pub(super) node_name: &'a str,
-    pub(super) reports: &'a watch::Receiver<NodeReport>,
-    pub(super) intents: FieldIntents,
-    pub(super) events: &'a EventSink,
-    pub(super) metrics: headgate_agent::spot::Metrics,
-}
-
 /// The channels of Scheduled Events.
 pub(super) struct Channels {
-    settings: AzureSettings,
     /// The events that make `/healthz` fail at once.
     signals: BTreeSet<AzureNotice>,
-    clock: Clock,
     pub(super) snapshots: watch::Sender<EventsSnapshot>,
     /// The signals that follow from the latest snapshot, for the verdict.
     pub(super) notices: watch::Sender<BTreeMap<Signal, Timestamp>>,
 }
 
 impl Channels {
-    pub(super) fn new(settings: &Settings, clock: &Clock) -> Self {
+    pub(super) fn new(settings: &Settings) -> Self {
         let rules = settings.signals.health();
         Self {
-            settings: settings.azure.clone(),
             signals: AzureNotice::ALL
                 .into_iter()
                 .filter(|notice| rules.built_in.contains(&BuiltInSignal::Azure(*notice)))
                 .collect(),
-            clock: clock.clone(),
             snapshots: watch::Sender::default(),
             notices: watch::Sender::default(),
         }
     }
 
-    /// The snapshots, if Scheduled Events are enabled.
-    pub(super) fn enabled_snapshots(&self) -> Option<watch::Receiver<EventsSnapshot>> {
-        self.settings
-            .polls_scheduled_events()
-            .then(|| self.snapshots.subscribe())
-    }
-
     /// Starts the tasks. If Scheduled Events are disabled, one task keeps the channels open, and another one removes the taint of a
     /// notice from before that has not been confirmed in time.
-    pub(super) fn start(self, tasks: &mut Tasks, options: StartOptions<'_>) {
-        let StartOptions {
-            node_name,
-            reports,
-            intents,
-            events,
-            metrics,
-        } = options;
+    pub(super) fn start(
+        self,
+        tasks: &mut Tasks,
+        process: Process,
+        reports: watch::Receiver<NodeReport>,
+        intents: FieldIntents,
+        events: EventSink,
+        metrics: headgate_agent::spot::Metrics,
+    ) {
         let Self {
-            settings,
             signals,
-            clock,
             snapshots,
             notices,
         } = self;
+        let (settings, clock) = (&process.settings.azure, process.clock);
         if !settings.polls_scheduled_events() {
             snapshots.send_replace(EventsSnapshot::without_documents());
         }
         let reconcile = headgate_agent::spot::reconcile_taint(
-            node_name.to_owned(),
+            process.node_name,
             reports.clone(),
             snapshots.subscribe(),
             intents,
@@ -100,10 +79,9 @@ impl Channels {
         );
         tasks.spawn_endless(
             "notice-events",
-            report_expired_notices(snapshots.subscribe(), events.clone(), reports.clone()),
+            report_expired_notices(snapshots.subscribe(), events, reports.clone()),
         );
-        let authority = settings.imds_authority;
-        let (reports, timing) = (reports.clone(), Timing::default());
+        let (authority, timing) = (settings.imds_authority.clone(), Timing::default());
         let poll = headgate_agent::spot::poll_imds(authority, reports, snapshots, chosen, timing, metrics, clock);
         tasks.spawn_endless("scheduled-events", poll);
     }

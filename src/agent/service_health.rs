@@ -13,14 +13,14 @@ use headgate_agent::health::services::{
     self, DrainReader, DrainReads, KeptServicesView, Metrics, NodePortServer, PortStates, ServiceDrains, ServiceRoutes,
     ServiceTable, SystemSockets, WatchReporters, WatchedResource,
 };
-use headgate_core::clock::{Clock, Moment};
+use headgate_core::clock::Moment;
 use headgate_core::telemetry::MetricTable;
 use headgate_http::server::ServeError;
 use headgate_kubernetes::{EventSink, WatchFailure};
-use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::Process;
 use super::tasks::Tasks;
 use crate::agent_status::{FailedPort, KeptServiceStatus, ServicesStatus};
 use crate::config::{ServiceHealth, Settings};
@@ -45,18 +45,6 @@ pub(super) struct HealthThreadExtras {
     pub(super) routes: Option<ServiceRoutes>,
     /// The server of the Services' node ports.
     pub(super) node_ports: Option<StoppableServer>,
-}
-
-/// What service health is started with.
-pub(super) struct StartOptions<'a> {
-    pub(super) settings: &'a Settings,
-    pub(super) client: &'a Client,
-    pub(super) node_name: &'a str,
-    pub(super) events: &'a EventSink,
-    pub(super) inputs: VerdictInputs,
-    pub(super) metrics: Metrics,
-    pub(super) reporters: WatchReporters,
-    pub(super) clock: Clock,
 }
 
 impl Channels {
@@ -104,17 +92,22 @@ impl Channels {
     }
 
     /// Starts the tasks on the agent's runtime; returns what the health thread serves.
-    pub(super) fn start(self, tasks: &mut Tasks, options: StartOptions<'_>) -> HealthThreadExtras {
-        let StartOptions {
+    pub(super) fn start(
+        self,
+        tasks: &mut Tasks,
+        process: Process,
+        events: &EventSink,
+        inputs: VerdictInputs,
+        metrics: Metrics,
+        reporters: WatchReporters,
+    ) -> HealthThreadExtras {
+        let Process {
             settings,
             client,
             node_name,
-            events,
-            inputs,
-            metrics,
-            reporters,
             clock,
-        } = options;
+            ..
+        } = process;
         let routes = ServiceRoutes {
             tables: self.tables.subscribe(),
             drains: self.drains(inputs.clone()),
@@ -124,7 +117,7 @@ impl Channels {
         // The task also forgets the answers about Services that are gone.
         let reader = DrainReader {
             client: client.clone(),
-            node_name: node_name.to_owned(),
+            node_name: node_name.clone(),
             rules: settings.signals.health(),
             relies_on_signalled: !settings.has_azure_leader(),
             inputs,
@@ -143,7 +136,7 @@ impl Channels {
                 let states = self.ports.subscribe();
                 tasks.spawn_endless(
                     "service-port-events",
-                    services::publish_port_failures(states, events.clone(), node_name.to_owned()),
+                    services::publish_port_failures(states, events.clone(), node_name.clone()),
                 );
                 tasks.announce("service-ports");
                 let server = NodePortServer {
@@ -160,7 +153,7 @@ impl Channels {
         tasks.spawn_endless("service-drain", reader.run());
         tasks.spawn_endless(
             "service-watch",
-            services::watch_services(client.clone(), node_name.to_owned(), self.tables, reporters),
+            services::watch_services(client, node_name, self.tables, reporters),
         );
         extras
     }

@@ -19,7 +19,7 @@ use crate::agent_status::{
 impl AgentStatus {
     /// The state that these parts of the process have now.
     pub(super) fn of(operations: &Operations) -> Self {
-        let now = operations.clock.now();
+        let now = operations.process.clock.now();
         let verdict = operations.inputs.verdict(now);
         let report = operations.inputs.node.borrow().clone();
         let last_change = *operations.last_change.borrow();
@@ -38,14 +38,14 @@ impl AgentStatus {
             BindState::Failed(error) => format!("cannot be bound: {error}"),
             BindState::Closing => "closing".to_owned(),
         };
-        let answers_probes = operations.role.answers_probes();
+        let answers_probes = operations.process.role.answers_probes();
         let path = |is_ok: bool, since| {
             answers_probes.then_some(PathStatus {
                 code: if is_ok { 200 } else { 503 },
                 since,
             })
         };
-        let term = operations.leader.current_term();
+        let term = operations.cluster.leader.current_term();
         let listeners = &operations.listeners;
         let health = listeners
             .healthz
@@ -56,13 +56,13 @@ impl AgentStatus {
             started_at: operations.started_at,
             current_time: now.wall,
             leader: LeadershipStatus {
-                role: operations.role.as_str().to_owned(),
-                stands: operations.is_candidate,
+                role: operations.process.role.as_str().to_owned(),
+                stands: operations.process.is_candidate(),
                 term: term.map(|term| term.number),
                 since: term.map(|term| term.since),
             },
             node: NodeStatus {
-                name: operations.node_name.clone(),
+                name: operations.process.node_name.clone(),
                 uid: report.node.as_ref().map(|node| node.uid.clone()),
                 object: report.object_state.as_str().to_owned(),
                 source: report.source,
@@ -80,9 +80,7 @@ impl AgentStatus {
             healthz: path(verdict.is_healthz_ok(), last_change.map(|change| change.healthz)),
             livez: path(verdict.is_livez_ok(), last_change.map(|change| change.livez)),
             proxy: answers_probes.then(|| KubeProxyStatus {
-                server: operations
-                    .proxy_server
-                    .as_ref()
+                server: (operations.process.settings.kube_proxy.healthz_authority.as_ref())
                     .map(|authority| format!("http://{authority}")),
                 healthy: verdict.proxy.healthy,
                 last_updated: verdict.proxy.last_updated,
@@ -104,7 +102,7 @@ impl AgentStatus {
                 .as_ref()
                 .map(|snapshots| snapshots.borrow().clone()),
             connections: (operations.connections.as_ref()).map(|view| ConnectionsStatus::of(&view.borrow())),
-            local_pools: operations.local_pools.borrow().clone(),
+            local_pools: operations.cluster.queue.borrow().clone(),
             listeners: health
                 .into_iter()
                 .chain([("metrics", listener(&listeners.metrics.borrow()))])

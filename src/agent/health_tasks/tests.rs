@@ -2,31 +2,28 @@ use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use headgate_core::clock::Clock;
 use headgate_core::node::Node;
+use headgate_http::server;
 use headgate_test_kubernetes::FakeApi;
 use prometheus_client::registry::Registry;
 use tokio::time::{sleep, timeout};
 
-use super::super::channels::{Channels, Metrics};
 use super::super::role::Role;
 use super::*;
-use crate::config::ConditionSource;
+use crate::config::{ConditionSource, Settings};
 
 const NODE: &str = "node-1";
 
 /// The tasks that write conditions, with these settings.
-fn started(settings: &Settings) -> Vec<&'static str> {
+fn started(settings: Settings) -> Vec<&'static str> {
     let (clock, client) = (Clock::System, FakeApi::default().client().0);
-    let channels = Channels::new(settings, None, &clock);
-    let metrics = Metrics::register(settings, Role::All, &channels, &clock);
+    let channels = Channels::new(&settings, None, &clock);
+    let metrics = Metrics::register(&settings, Role::All, &channels, &clock);
     let (events, _queue) = EventSink::new(client.clone(), NODE.to_owned());
     let (mut tasks, mut others) = (Tasks::new(clock.clone()), Tasks::new(clock.clone()));
     let inputs = channels.inputs();
-    let mut health = HealthTasks {
-        settings,
-        client: &client,
-        node_name: NODE,
-        events: &events,
+    let health = HealthTasks {
         policies: Policies::start(
             &mut others,
             Vec::new(),
@@ -34,17 +31,18 @@ fn started(settings: &Settings) -> Vec<&'static str> {
             events.clone(),
             inputs.node.clone(),
         ),
+        events,
         inputs,
-        clock: clock.clone(),
         heartbeat: Heartbeat::new(),
-        listeners: metrics.listeners,
-        health: metrics.health,
         service_reporters: metrics.services.watch_reporters(&clock),
-        services: metrics.services,
-        spot: metrics.spot,
-        connections: metrics.connections,
-        deletion_delay: metrics.deletion_delay,
-        node_writes: metrics.node_writes,
+        metrics,
+        process: Process {
+            settings: Arc::new(settings),
+            role: Role::All,
+            client,
+            node_name: NODE.to_owned(),
+            clock,
+        },
     };
     let intents = NodeIntents::default();
     health.spawn_marker(&mut tasks, &channels.services, intents.field(NodeField::Marker));
@@ -67,7 +65,7 @@ async fn conditions_have_a_task_where_somebody_writes_them_or_counts() {
         let mut settings = Settings::default();
         settings.out_of_load_balancers.source = source;
         settings.count_connections = counts;
-        assert_eq!(started(&settings), expected, "{source:?}, counts: {counts}");
+        assert_eq!(started(settings), expected, "{source:?}, counts: {counts}");
     }
 }
 
