@@ -71,7 +71,7 @@ pub(super) fn cluster(report: &StatusReport, trends: &Trends) -> Markup {
             ", foreign Down: " (report.foreign_down) "."
         }
         @if !nodes.is_empty() {
-            table.wide.long {
+            table.long {
                 thead { tr { th { "node" } th { "signals" } th { "since" } th { "Down" } th { "waits for" } th { "connections" } } }
                 @for screen in nodes.chunks(SCREEN) { tbody { @for node in screen { (node_row(report, node, trends)) } } }
             }
@@ -129,7 +129,7 @@ fn pools(report: &StatusReport) -> Markup {
     html! {
         @if !report.load_balancers.is_empty() {
             h2 { "Pools" }
-            table.wide {
+            table {
                 tr { th { "load balancer" } th { "pool" } th { "entries" } th { "Down" } th { "wanted Down" } th { "held back" } }
                 @for found in &report.load_balancers {
                     @for pool in &found.pools {
@@ -157,7 +157,7 @@ fn work_of(work: &LeaderWork, now: Timestamp) -> Markup {
             @if work.reads_throttled_until.is_none() && work.writes_throttled_until.is_none() { ". ARM throttles nothing." }
         }
         @if work.events.is_empty() { p { "Nothing was written by this process." } }
-        table.wide {
+        table {
             @for event in work.events.iter().take(MAX_EVENTS) {
                 tr {
                     td { (format_age(event.at, now)) " ago" }
@@ -175,7 +175,7 @@ fn maintenances(report: &StatusReport) -> Markup {
         @if let Some(error) = &report.maintenances_error { p { "NodeMaintenances are not known: " (error) } }
         @if !report.maintenances.is_empty() {
             h2 { "Maintenances" }
-            table.wide {
+            table {
                 tr { th { "name" } th { "stage" } th { "nodes" } th { "pods left" } }
                 @for row in &report.maintenances {
                     tr {

@@ -139,7 +139,7 @@ impl fmt::Display for Past {
 }
 
 /// A start and the present time; formats as "since 2026-01-02T03:04:05Z (12 s)".
-pub(super) struct Since(pub(super) Option<Timestamp>, pub(super) Timestamp);
+struct Since(Option<Timestamp>, Timestamp);
 
 impl fmt::Display for Since {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -150,7 +150,7 @@ impl fmt::Display for Since {
     }
 }
 
-pub(super) fn describe_source(source: Source) -> &'static str {
+fn describe_source(source: Source) -> &'static str {
     match source {
         Source::Watch => "observed by the watch",
         Source::Remembered => "remembered from an earlier process",

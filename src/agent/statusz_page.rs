@@ -1,20 +1,18 @@
 //! `/statusz` as a page for browsers.
 //!
 //! Invariants: the page runs no script and loads nothing but its own style sheet, which its Content-Security-Policy
-//! enforces. Every value is escaped, because names and error texts come from others. It has the content of the text form, and on the
+//! enforces. Every value is escaped, because names and error texts come from others. It has the text form, and on the
 //! leader the cluster above it (`cluster_page`). A header has the browser load it again every [`REFRESH_SECONDS`].
 
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, REFRESH};
 use axum::http::header::{HeaderName, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS};
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, html};
 
 use super::cluster_page::cluster;
 use super::cluster_view::Shown;
-use super::statusz::{Past, Since, describe_source};
-use crate::agent_status::{AgentStatus, PathStatus};
+use crate::agent_status::AgentStatus;
 
 /// What a browser may do with the page: load the style sheet from where the page came, and nothing else.
 const POLICY: &str =
@@ -31,9 +29,8 @@ h1 { font-size: 1.4rem; }
 h2 { font-size: 1.1rem; margin: 1.5rem 0 .3rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid #8884; padding: .25rem .6rem .25rem 0; text-align: left; vertical-align: top; }
-th { font-weight: normal; opacity: .75; width: 12rem; }
+th { font-weight: normal; opacity: .75; }
 td, pre { overflow-wrap: anywhere; white-space: pre-wrap; }
-.wide th { width: auto; }
 .long, .long thead, .long tbody { display: block; }
 .long tbody { content-visibility: auto; contain-intrinsic-height: auto 90rem; }
 .long tr { display: table; table-layout: fixed; width: 100%; }
@@ -83,17 +80,6 @@ pub(super) fn badge(text: &str, is_good: bool) -> Markup {
     html! { span class=(if is_good { "good" } else { "bad" }) { (text) } }
 }
 
-fn path_row(path: &str, status: Option<&PathStatus>, now: Timestamp) -> Markup {
-    html! {
-        @if let Some(status) = status {
-            tr {
-                th { (path) }
-                td { (badge(&status.code.to_string(), status.code == 200)) " " (Since(status.since, now)) }
-            }
-        }
-    }
-}
-
 fn page(statusz: &AgentStatus, shown: Option<&Shown>) -> Markup {
     let title = format!("{} – headgate", statusz.node.name);
     html! {
@@ -112,124 +98,7 @@ fn page(statusz: &AgentStatus, shown: Option<&Shown>) -> Markup {
                     (cluster(&shown.report, &shown.trends))
                     h2 { "This process" }
                 }
-                table { (agent(statusz)) (node(statusz)) (proxy(statusz)) }
-                (details(statusz))
-                (updates(statusz))
-                (processes(statusz))
-            }
-        }
-    }
-}
-
-fn agent(statusz: &AgentStatus) -> Markup {
-    let now = statusz.current_time;
-    let leader = &statusz.leader;
-    html! {
-        tr { th { "time" } td { (format!("{now:.0}")) } }
-        tr { th { "started" } td { (Past(statusz.started_at, now)) } }
-        (path_row("/healthz", statusz.healthz.as_ref(), now))
-        (path_row("/livez", statusz.livez.as_ref(), now))
-        tr {
-            th { "role" }
-            td {
-                (leader.role) ", "
-                @match (leader.term, leader.stands) {
-                    (Some(term), _) => { "leads in term " (term) " " (Since(leader.since, now)) }
-                    (None, true) => "stands for election",
-                    (None, false) => "does not stand for election",
-                }
-            }
-        }
-    }
-}
-
-fn node(statusz: &AgentStatus) -> Markup {
-    let now = statusz.current_time;
-    let node = &statusz.node;
-    html! {
-        tr {
-            th { "node" }
-            td { (node.object) ", UID " (node.uid.as_deref().unwrap_or("unknown")) ", " (describe_source(node.source)) }
-        }
-        @if node.signals.is_empty() { tr { th { "signals" } td { "none" } } }
-        @for signal in &node.signals { tr { th { "signal" } td { (signal.signal) " " (Since(signal.since, now)) } } }
-        @if let Some(hold) = &node.hold {
-            tr {
-                th { "hold" }
-                td {
-                    "kept in service in "
-                    (hold.pools.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
-                    ", renewed " (Past(hold.renewed_at, now))
-                }
-            }
-        }
-        @if let Some(error) = &node.watch_error {
-            tr {
-                th { "watch" }
-                td { (badge(&error.reason, false)) " " (Since(Some(error.since), now)) ": " (error.error) }
-            }
-        }
-    }
-}
-
-fn proxy(statusz: &AgentStatus) -> Markup {
-    let Some(proxy) = &statusz.proxy else {
-        return html! {};
-    };
-    let health = |is_healthy| badge(if is_healthy { "healthy" } else { "unhealthy" }, is_healthy);
-    html! {
-        tr {
-            th { "kube-proxy" }
-            td {
-                @match (&proxy.server, proxy.last_updated) {
-                    (None, _) => "not polled (kubeProxyHealthzUrl: Disabled)",
-                    (Some(server), None) => { (server) " has not answered yet, ignored" }
-                    (Some(server), Some(updated)) => {
-                        (server) " " (health(proxy.healthy)) ", last update " (Past(updated, statusz.current_time))
-                        @for (family, is_healthy) in &proxy.families { " " (format!("{family:?}")) " " (health(*is_healthy)) }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// What has a text form of its own.
-fn details(statusz: &AgentStatus) -> Markup {
-    html! {
-        @if let Some(services) = &statusz.services { h2 { "Services" } pre { (services) } }
-        @if let Some(events) = &statusz.scheduled_events { h2 { "Scheduled Events" } pre { (events) } }
-    }
-}
-
-fn updates(statusz: &AgentStatus) -> Markup {
-    html! {
-        @if !statusz.local_pools.is_empty() {
-            h2 { "Queued updates of Local Services' pools" }
-            table {
-                @for update in &statusz.local_pools {
-                    tr {
-                        th { (update.service) }
-                        td {
-                            (update.pool) " pending " (Since(Some(update.pending_since), statusz.current_time))
-                            ", " (update.retries) " retries"
-                            @if let Some(until) = update.parked_until { (format!(", parked until {until:.0}")) }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn processes(statusz: &AgentStatus) -> Markup {
-    html! {
-        h2 { "Listeners" }
-        table { @for (name, state) in &statusz.listeners { tr { th { (name) } td { (state) } } } }
-        h2 { "Tasks" }
-        table {
-            @for task in &statusz.tasks {
-                tr { th { (task.name) } td { (Since(Some(task.since), statusz.current_time)) } }
+                pre { (statusz) }
             }
         }
     }
@@ -264,8 +133,9 @@ mod tests {
         let page = page(&statusz, None).into_string();
         assert!(!page.contains("<script"), "{page}");
         let escaped = page.matches("&lt;script&gt;alert(1)&lt;/script&gt;&quot;").count();
-        // The title, the heading, the UID, a signal, a pool, the error, kube-proxy's address and a listener.
-        assert_eq!(escaped, 8, "{page}");
+        // The title, the heading and the text's, the UID, a signal, a pool, the error, kube-proxy's address, a Service and why, and
+        // the message about connections, and a listener.
+        assert_eq!(escaped, 12, "{page}");
         for attribute in ["style=", "onerror=", "onload=", "src=", "http-equiv"] {
             assert!(!page.contains(attribute), "{attribute} in {page}");
         }
