@@ -217,7 +217,7 @@ pub(crate) struct FailedPort {
     pub(crate) error: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct TaskStatus {
     pub(crate) name: &'static str,
     pub(crate) since: Timestamp,

@@ -25,9 +25,8 @@ use super::addresses::Listeners;
 use super::cluster_view::{ALL_NODES, ClusterView, PATH};
 use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
 use super::service_health::ServiceHealthView;
-use super::tasks::TaskInfo;
 use super::{AgentError, Process, statusz_page};
-use crate::agent_status::AgentStatus;
+use crate::agent_status::{AgentStatus, TaskStatus};
 use crate::status::StatusReport;
 
 /// What the answers are computed from.
@@ -42,7 +41,7 @@ pub(super) struct Operations {
     pub(super) listeners: Listeners,
     /// The heartbeat of the health thread, if this process has one.
     pub(super) heartbeat: Option<Arc<Heartbeat>>,
-    pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
+    pub(super) tasks: watch::Receiver<Vec<TaskStatus>>,
     /// Service health, if it is on.
     pub(super) services: Option<ServiceHealthView>,
     /// The events of the VM, if Scheduled Events are enabled.

@@ -1,17 +1,18 @@
 //! The role of a process: whether it answers for its node, and whether it may lead.
 
+use clap::ValueEnum;
 use headgate_core::telemetry::words;
 use headgate_kubernetes::leader::CandidatePlacement;
 
 words! {
     /// The role of a process, from `--role`.
-    #[derive(Default)]
+    #[derive(Default, ValueEnum)]
     pub enum Role {
-        /// Answers for its node, and never leads.
+        /// Serve the health port; never lead
         Agent = "agent",
-        /// Is a candidate for leader, and does not answer for its node.
+        /// Stand for election and lead; no health port
         Controller = "controller",
-        /// Answers for its node, and is a candidate for leader.
+        /// Both
         #[default]
         All = "all",
     }

@@ -13,7 +13,7 @@ use super::operations::Operations;
 use super::service_health::ServiceHealthView;
 use crate::agent_status::{
     AgentStatus, ConnectionsStatus, HoldStatus, KubeProxyStatus, LeadershipStatus, NodeStatus, PathStatus,
-    SignalStatus, TaskStatus, WatchErrorStatus,
+    SignalStatus, WatchErrorStatus,
 };
 
 impl AgentStatus {
@@ -108,18 +108,9 @@ impl AgentStatus {
                 .chain([("metrics", listener(&listeners.metrics.borrow()))])
                 .map(|(name, state)| (name.to_owned(), state))
                 .collect(),
-            tasks: tasks(operations),
+            tasks: operations.tasks.borrow().clone(),
         }
     }
-}
-
-fn tasks(operations: &Operations) -> Vec<TaskStatus> {
-    let started = operations.tasks.borrow();
-    let status = started.iter().map(|task| TaskStatus {
-        name: task.name,
-        since: task.started_at,
-    });
-    status.collect()
 }
 
 /// A past time and the present one; formats as "2026-01-02T03:04:05Z (12 s ago)".

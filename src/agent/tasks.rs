@@ -4,13 +4,13 @@ use std::future::Future;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::timeout;
 use tokio_util::task::JoinMap;
 
 use super::AgentError;
+use crate::agent_status::TaskStatus;
 
 /// Time for stoppable tasks to end after the stop. Their own limits are shorter.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,15 +27,8 @@ enum TaskEnd {
 pub(super) struct Tasks {
     running: JoinMap<&'static str, TaskEnd>,
     stoppable: usize,
-    started: watch::Sender<Vec<TaskInfo>>,
+    started: watch::Sender<Vec<TaskStatus>>,
     clock: Clock,
-}
-
-/// A task in `/statusz`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TaskInfo {
-    pub(super) name: &'static str,
-    pub(super) started_at: Timestamp,
 }
 
 impl Tasks {
@@ -73,13 +66,13 @@ impl Tasks {
 
     /// Adds a task to the list that is owned elsewhere.
     pub(super) fn announce(&self, name: &'static str) {
-        let started_at = self.clock.now().wall;
+        let since = self.clock.now().wall;
         self.started
-            .send_modify(|started| started.push(TaskInfo { name, started_at }));
+            .send_modify(|started| started.push(TaskStatus { name, since }));
     }
 
     /// The tasks that were started so far.
-    pub(super) fn started(&self) -> watch::Receiver<Vec<TaskInfo>> {
+    pub(super) fn started(&self) -> watch::Receiver<Vec<TaskStatus>> {
         self.started.subscribe()
     }
 

@@ -4,40 +4,18 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use headgate_core::clock::Clock;
 use headgate_http::server;
 use headgate_kubernetes::api_server::{self, Program};
 use tokio::signal::unix::SignalKind;
 
-use crate::agent;
+use crate::agent::{self, Role};
 use crate::config::{self, FlagOverride, Settings};
 
 use super::signals::Termination;
 use super::spans::Spans;
 use super::{Failure, build_runtime, print};
-
-/// Which part of the work the process does.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Role {
-    /// Serve the health port; never lead
-    Agent,
-    /// Stand for election and lead; no health port
-    Controller,
-    /// Both
-    #[default]
-    All,
-}
-
-impl From<Role> for agent::Role {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::Agent => Self::Agent,
-            Role::Controller => Self::Controller,
-            Role::All => Self::All,
-        }
-    }
-}
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -166,7 +144,7 @@ impl Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.settings()?;
-    let role = arguments.role.into();
+    let role = arguments.role;
     agent::check_azure_settings(&settings, role).map_err(Failure::settings)?;
     if arguments.check_config {
         return print(settings.to_yaml().as_bytes());
@@ -181,8 +159,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
         let program = match role {
-            agent::Role::Controller => Program::Controller,
-            agent::Role::Agent | agent::Role::All => Program::Agent,
+            Role::Controller => Program::Controller,
+            Role::Agent | Role::All => Program::Agent,
         };
         let client = api_server::build_lazy_client(&config, program).map_err(Failure::settings)?;
         tracing::info!(version = headgate_core::telemetry::VERSION, node = node_name, api_server = %config.cluster_url,

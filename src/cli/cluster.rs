@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use headgate_core::telemetry::error_chain;
 use headgate_kubernetes::api_server::{self, ConnectError, KubeconfigSelection, Program};
 use kube::Client;
@@ -82,34 +82,18 @@ pub(super) struct AgentArguments {
 
     /// How the agents are reached
     #[arg(long, value_name = "ROUTE", value_enum, default_value_t)]
-    agents_via: Route,
+    agents_via: AgentRoute,
 
     /// Namespace of the agents' pods
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     agents_namespace: String,
 }
 
-/// How the agents are reached.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Route {
-    /// InternalIP of the node, else the API server
-    #[default]
-    Auto,
-    /// InternalIP only
-    Direct,
-    /// API server only, with the rights to list pods and get pods/proxy
-    ApiServer,
-}
-
 impl AgentArguments {
     pub(super) fn access(&self) -> AgentAccess {
         AgentAccess {
             port: self.port,
-            route: match self.agents_via {
-                Route::Auto => AgentRoute::Auto,
-                Route::Direct => AgentRoute::Direct,
-                Route::ApiServer => AgentRoute::ApiServer,
-            },
+            route: self.agents_via,
             namespace: self.agents_namespace.clone(),
         }
     }

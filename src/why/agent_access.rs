@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use headgate_http::client::PlainClient;
 use hyper::{StatusCode, Uri};
 use kube::Client;
@@ -19,15 +20,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// More than any `/statusz`.
 const MAX_STATUS_BYTES: usize = 1024 * 1024;
 
-/// Which way requests to agents take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Which way requests to agents take. Its comments are the help of a flag.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AgentRoute {
-    /// The node's address, and if the agent does not answer there, the API server.
+    /// InternalIP of the node, else the API server
     #[default]
     Auto,
-    /// The node's address only.
+    /// InternalIP only
     Direct,
-    /// The API server only.
+    /// API server only, with the rights to list pods and get pods/proxy
     ApiServer,
 }
 
