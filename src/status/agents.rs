@@ -106,23 +106,15 @@ async fn query_through_api_server(
 }
 
 fn verdict_row(agent: &AgentStatus) -> VerdictRow {
-    match agent.health_port_error() {
-        None => VerdictRow {
-            healthz: agent.healthz.map(|path| path.code),
-            answered: true,
-            since: agent.healthz.and_then(|path| path.since),
-            why: None,
-            connections: agent.connections.clone(),
-            kept_services: agent.kept_services.clone(),
-        },
-        Some(error) => VerdictRow {
-            healthz: None,
-            answered: true,
-            since: None,
-            why: Some(format!("its health port: {error}")),
-            connections: agent.connections.clone(),
-            kept_services: agent.kept_services.clone(),
-        },
+    let error = agent.health_port_error();
+    let healthz = agent.healthz.filter(|_| error.is_none());
+    VerdictRow {
+        healthz: healthz.map(|path| path.code),
+        answered: true,
+        since: healthz.and_then(|path| path.since),
+        why: error.map(|error| format!("its health port: {error}")),
+        connections: agent.connections.clone(),
+        kept_services: agent.kept_services.clone(),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::readable_objects::list_all;
 const MAX_ROWS: usize = 20;
 
 /// The row of a Local Service's pool, or of a family for which it has none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LocalPoolRow {
     /// `NAMESPACE/NAME`.
@@ -246,13 +246,7 @@ fn service_rows(status: ServiceStatus, nodes: &NodeIndex) -> Vec<LocalPoolRow> {
     let row = |family: IpFamily| LocalPoolRow {
         service: status.service.to_string(),
         family: family.to_string(),
-        pool: None,
-        unavailable: None,
-        desired: None,
-        actual: Vec::new(),
-        missing: Vec::new(),
-        surplus: Vec::new(),
-        left_out: Vec::new(),
+        ..LocalPoolRow::default()
     };
     let pools = status
         .pools

@@ -267,7 +267,7 @@ pub(crate) struct EntryRow {
 }
 
 /// The row of a load balancer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LoadBalancerRow {
     /// The name of the load balancer.
@@ -297,7 +297,7 @@ pub(crate) struct UnreadableRow {
 }
 
 /// The row of a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PoolRow {
     /// The name of the pool.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::preview::render;
 use crate::status::Detail;
-use crate::status::report::{EntryRow, LoadBalancerRow, NodeRow, PoolRow, Selection, VerdictRow};
+use crate::status::report::{EntryRow, LoadBalancerRow, NodeRow, PoolRow, VerdictRow};
 
 fn node(name: &str) -> Node {
     Node {
@@ -62,11 +62,7 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         ready: true,
         verdict: VerdictRow {
             healthz: Some(200),
-            answered: false,
-            since: None,
-            why: None,
-            connections: None,
-            kept_services: Vec::new(),
+            ..VerdictRow::default()
         },
         entries: vec![entry(admin_state)],
         ..NodeRow::default()
@@ -75,10 +71,7 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         name: "main".to_owned(),
         entries: admin_states.len(),
         down: admin_states.iter().filter(|(_, state)| *state == "Down").count(),
-        desired_down: 0,
-        held_back: 0,
-        down_without_node: Vec::new(),
-        rules: Vec::new(),
+        ..PoolRow::default()
     };
     StatusReport {
         mode: "Enforce",
@@ -86,15 +79,12 @@ fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
         minimum_in_service: "1".to_owned(),
         health_port: 10456,
         nodes_total: admin_states.len(),
-        selection: Selection::All,
         nodes: nodes.collect(),
         load_balancers: vec![LoadBalancerRow {
             name: "kubernetes".to_owned(),
-            id: String::new(),
             configured: true,
-            busy: false,
             pools: vec![pool],
-            not_considered: Vec::new(),
+            ..LoadBalancerRow::default()
         }],
         ..StatusReport::default()
     }

@@ -184,16 +184,11 @@ fn node_row(node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
             .collect(),
         verdict: VerdictRow {
             healthz: Some(implied),
-            answered: false,
-            since: None,
-            why: None,
-            connections: None,
-            kept_services: Vec::new(),
+            ..VerdictRow::default()
         },
         out_of_load_balancers: node.marker.as_ref().map(MarkerRow::from),
-        signalled_since: None,
-        connections_drained: None,
         entries,
+        ..NodeRow::default()
     }
 }
 
@@ -256,8 +251,7 @@ impl ReportBuilder<'_> {
             id: view.id.to_string(),
             configured: is_configured,
             busy: view.is_busy,
-            pools: Vec::new(),
-            not_considered: Vec::new(),
+            ..LoadBalancerRow::default()
         };
         for pool in &view.pools {
             let is_considered = is_configured && pool.is_used();
@@ -376,9 +370,7 @@ impl ReportBuilder<'_> {
             since: ledger_entry.map(|ledger_entry| whole_seconds(ledger_entry.since)),
             pending: becomes.is_some(),
             becomes,
-            held_back: false,
-            waiting: false,
-            held_for: Vec::new(),
+            ..EntryRow::default()
         }
     }
 
@@ -411,15 +403,10 @@ impl ReportBuilder<'_> {
                 load_balancer: pool.load_balancer().name().to_owned(),
                 pool: pool.name().to_owned(),
                 entry: Some(key.to_owned()),
-                admin_state: None,
                 owner: Some(Owner::Headgate),
                 stage: Some(ledger_entry.stage.as_str()),
                 since: Some(whole_seconds(ledger_entry.since)),
-                pending: false,
-                becomes: None,
-                held_back: false,
-                waiting: false,
-                held_for: Vec::new(),
+                ..EntryRow::default()
             });
         }
     }

@@ -45,17 +45,14 @@ pub(crate) fn report() -> StatusReport {
         name: name.to_owned(),
         address: Some(IpAddr::from([10, 0, 0, 1])),
         ready: true,
-        excluded: None,
         signals,
         verdict: VerdictRow {
             healthz: Some(code),
             answered,
             ..VerdictRow::default()
         },
-        out_of_load_balancers: None,
-        signalled_since: None,
-        connections_drained: None,
         entries,
+        ..NodeRow::default()
     };
     let ours = EntryRow {
         owner: Some(Owner::Headgate),
@@ -77,17 +74,16 @@ pub(crate) fn report() -> StatusReport {
         entries: 3,
         down,
         desired_down: 1,
-        held_back: 0,
-        down_without_node: Vec::new(),
         rules,
+        ..PoolRow::default()
     };
     let load_balancer = |name: &str, pool, not_considered: &[&str]| LoadBalancerRow {
         name: name.to_owned(),
         id: format!("/{name}"),
         configured: true,
-        busy: false,
         pools: vec![pool],
         not_considered: not_considered.iter().map(ToString::to_string).collect(),
+        ..LoadBalancerRow::default()
     };
     let probed = |name| rule(name, Some("/healthz"), ProbeTarget::Headgate);
     StatusReport {
