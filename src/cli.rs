@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{FromArgMatches as _, Parser, Subcommand};
 pub use headgate_core::settings::duration_up_to;
+use headgate_core::telemetry::escape_line;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
 
@@ -188,12 +189,22 @@ fn confirm(question: &str, otherwise: &'static str) -> anyhow::Result<()> {
 /// # Errors
 /// It cannot be written.
 pub fn print(text: &[u8]) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text) {
+    written(io::stdout().lock().write_all(text))
+}
+
+fn written(outcome: io::Result<()>) -> Result<(), Failure> {
+    match outcome {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::runtime(
             anyhow::Error::new(error).context("writing to standard output"),
         )),
         _ => Ok(()),
     }
+}
+
+/// Prints a line about progress, which may have texts of others, to standard error.
+fn print_progress(line: &str) {
+    // The command goes on without a reader.
+    let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(line));
 }
 
 /// Writes a value to standard output as indented JSON. Strings of others cannot control a terminal.

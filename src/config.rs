@@ -33,7 +33,7 @@ use headgate_http::server::ProxyProtocol;
 use headgate_maintenance::automatic::AutomaticMaintenances;
 
 pub use headgate_core::telemetry::LogFormat;
-pub use load::{FlagOverride, load};
+pub use load::load;
 pub use names::SecretName;
 pub use otlp::otlp_traces_url;
 pub use reference::reference;

@@ -11,7 +11,7 @@ use headgate_kubernetes::api_server::{self, Program};
 use tokio::signal::unix::SignalKind;
 
 use crate::agent::{self, Role};
-use crate::config::{self, FlagOverride, Settings};
+use crate::config::{self, Settings};
 
 use super::signals::Termination;
 use super::spans::Spans;
@@ -117,28 +117,28 @@ pub(super) fn kubeconfig(flag: Option<&PathBuf>) -> anyhow::Result<Option<PathBu
 
 impl Arguments {
     fn settings(&self) -> Result<Settings, Failure> {
-        let hard_fail = self.bind_address_hard_fail.then(|| "true".to_owned());
+        let hard_fail = self.bind_address_hard_fail.then_some("true");
         let flags = [
             (
                 "--healthz-bind-address",
                 "healthzBindAddress",
-                &self.healthz_bind_address,
+                self.healthz_bind_address.as_deref(),
             ),
             (
                 "--metrics-bind-address",
                 "metricsBindAddress",
-                &self.metrics_bind_address,
+                self.metrics_bind_address.as_deref(),
             ),
-            ("--bind-address-hard-fail", "bindAddressHardFail", &hard_fail),
-            ("--state-dir", "stateDir", &self.state_dir),
-            ("--imds-endpoint", "imdsEndpoint", &self.imds_endpoint),
-            ("--azure-config-file", "azureConfigFile", &self.azure_config_file),
+            ("--bind-address-hard-fail", "bindAddressHardFail", hard_fail),
+            ("--state-dir", "stateDir", self.state_dir.as_deref()),
+            ("--imds-endpoint", "imdsEndpoint", self.imds_endpoint.as_deref()),
+            (
+                "--azure-config-file",
+                "azureConfigFile",
+                self.azure_config_file.as_deref(),
+            ),
         ];
-        let overrides: Vec<_> = flags
-            .into_iter()
-            .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
-            .collect();
-        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
+        config::load(self.config.as_deref(), &flags).map_err(Failure::settings)
     }
 }
 

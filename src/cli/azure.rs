@@ -10,7 +10,7 @@ use headgate_core::settings::SettingsError;
 use kube::Client;
 
 use crate::agent::{ArmConnectError, AzureAccess};
-use crate::config::{self, FlagOverride, Settings};
+use crate::config::{self, Settings};
 
 use super::Failure;
 
@@ -54,15 +54,15 @@ impl AzureArguments {
     pub fn settings(&self) -> Result<Settings, Failure> {
         let file = self.azure_config_file.as_deref().map(absolute);
         let flags = [
-            ("--azure-config-file", "azureConfigFile", &file),
-            ("--azure-config-secret", "azure.configSecret", &self.azure_config_secret),
-            ("--cluster-name", "azure.clusterName", &self.cluster_name),
+            ("--azure-config-file", "azureConfigFile", file.as_deref()),
+            (
+                "--azure-config-secret",
+                "azure.configSecret",
+                self.azure_config_secret.as_deref(),
+            ),
+            ("--cluster-name", "azure.clusterName", self.cluster_name.as_deref()),
         ];
-        let overrides: Vec<_> = flags
-            .into_iter()
-            .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
-            .collect();
-        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
+        config::load(self.config.as_deref(), &flags).map_err(Failure::settings)
     }
 
     /// The cluster target, or the reason why there is none. An invalid file from a flag is a failure of the command.

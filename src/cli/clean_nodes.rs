@@ -1,7 +1,5 @@
 //! `headgate clean-nodes`: removes what headgate wrote on Nodes, after headgate was deleted.
 
-use std::io::{self, Write as _};
-
 use anyhow::anyhow;
 use clap::Args;
 use headgate_core::telemetry::escape_line;
@@ -9,7 +7,7 @@ use headgate_core::telemetry::escape_line;
 use crate::uninstall::{Cleaned, clean_nodes};
 
 use super::cluster::ClusterArguments;
-use super::{Failure, block_on, print};
+use super::{Failure, block_on, print, print_progress};
 
 /// Remove what headgate wrote on Nodes: annotations, taints and conditions, after headgate was deleted
 ///
@@ -37,8 +35,7 @@ fn report(cleaned: &Cleaned) -> Result<(), Failure> {
     }
     print(format!("{} Nodes were cleaned.\n", cleaned.nodes).as_bytes())?;
     for error in &cleaned.failed {
-        // The command goes on without a reader.
-        let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(error));
+        print_progress(error);
     }
     match cleaned.failed.len() {
         0 => Ok(()),

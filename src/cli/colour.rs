@@ -1,11 +1,11 @@
 //! Colours of tables on a terminal. Elsewhere, and with `NO_COLOR`, there are none.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use super::Failure;
+use super::{Failure, written};
 
 /// The style of a cell by its beginning. The first cell of a line is a name, and has none.
 const CELLS: &[(&str, Style)] = &[
@@ -20,12 +20,7 @@ const CELLS: &[(&str, Style)] = &[
 
 /// Writes a text with tables to standard output, with colours on a terminal. A reader that closes early is not a failure.
 pub(super) fn print_coloured(text: &str) -> Result<(), Failure> {
-    match anstream::stdout().lock().write_all(coloured(text).as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::runtime(
-            anyhow::Error::new(error).context("writing to standard output"),
-        )),
-        _ => Ok(()),
-    }
+    written(anstream::stdout().lock().write_all(coloured(text).as_bytes()))
 }
 
 /// The text with a style around each cell that has one. Columns keep their width.

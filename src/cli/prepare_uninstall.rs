@@ -1,15 +1,13 @@
 //! `headgate prepare-uninstall`: the command of the chart's hook before an uninstall.
 
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 use clap::Args;
-use headgate_core::telemetry::escape_line;
 
 use crate::uninstall::{UninstallRequest, Workload, prepare_uninstall};
 
 use super::cluster::ClusterArguments;
-use super::{Failure, block_on, duration_up_to, print};
+use super::{Failure, block_on, duration_up_to, print, print_progress};
 
 /// The longest `--timeout`. The help has it, too.
 const MAX_TIMEOUT: Duration = Duration::from_hours(24);
@@ -53,10 +51,7 @@ async fn prepare(arguments: &Arguments) -> Result<(), Failure> {
         workload: arguments.workload.clone(),
         timeout: arguments.timeout,
     };
-    let progress = |line: &str| {
-        // The command goes on without a reader.
-        let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(line));
-    };
-    prepare_uninstall(&request, progress).await.map_err(Failure::runtime)?;
+    let prepared = prepare_uninstall(&request, print_progress).await;
+    prepared.map_err(Failure::runtime)?;
     print(b"Nothing is Down by headgate and no maintenance is left; it can be deleted.\n")
 }

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use crate::agent::{PROBE_SOCKET_FILE, connect_probe_socket};
-use crate::config::{self, FlagOverride};
+use crate::config;
 
 use super::{Failure, print};
 
@@ -53,8 +53,8 @@ pub(super) struct Answer {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let state_dir = FlagOverride::given("--state-dir", "stateDir", arguments.state_dir.as_deref());
-    let settings = config::load(None, state_dir.as_slice()).map_err(Failure::settings)?;
+    let state_dir = ("--state-dir", "stateDir", arguments.state_dir.as_deref());
+    let settings = config::load(None, &[state_dir]).map_err(Failure::settings)?;
     let path = arguments.question.path();
     let socket = settings.state_dir.join(PROBE_SOCKET_FILE);
     let answer = request(&socket, path, None).map_err(Failure::runtime)?;

@@ -1,7 +1,6 @@
 //! `headgate restore`: sets the entries that headgate set `Down` back to `None`, after a confirmation.
 
 use std::fmt::Display;
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
@@ -19,7 +18,7 @@ use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::signals::interrupted;
-use super::{Failure, azure, block_on, confirm, duration_up_to, print};
+use super::{Failure, azure, block_on, confirm, duration_up_to, print, print_progress};
 
 /// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
 const DEFAULT_LEASE_WAIT: Duration = Duration::from_mins(1);
@@ -215,12 +214,6 @@ fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -
 fn print_line(line: &str) {
     // The command goes on without a reader.
     let _ = print(format!("{}\n", escape_line(line)).as_bytes());
-}
-
-/// Prints a line about progress to standard error.
-fn print_progress(line: &str) {
-    // The command goes on without a reader.
-    let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(line));
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! `headgate verify`: asks real Azure what headgate assumes of it, after a confirmation.
 
 use std::future::pending;
-use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use headgate_azure::LoadBalancerId;
 use headgate_controller::admin_state::{ClusterTarget, SoleWriterRequest, run_as_sole_writer};
 use headgate_controller::pool::{LoadBalancerView, PoolEntry};
 use headgate_core::clock::Clock;
-use headgate_core::telemetry::escape_line;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +22,7 @@ use crate::verify::{Named, Plan, VerifyReport, VerifyRequest, of_node, of_pools,
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::signals::Termination;
-use super::{Failure, azure, block_on, confirm, duration_up_to, print, print_json};
+use super::{Failure, azure, block_on, confirm, duration_up_to, print, print_json, print_progress};
 
 /// The longest `--observe` and `--wait`. The help has it, too.
 const MAX_TIME: Duration = Duration::from_hours(1);
@@ -284,10 +282,4 @@ fn announce(arguments: &Arguments, named: &Named, is_of_cluster: bool) {
     for line in &lines {
         print_progress(line);
     }
-}
-
-/// Prints a line to standard error; names in it are those of others.
-fn print_progress(line: &str) {
-    // The command goes on without a reader.
-    let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(line));
 }

@@ -18,41 +18,23 @@ use super::suggestion::{key_with_dots, unknown_key};
 use super::value::{InvalidItem, InvalidValue};
 use super::version::{HEADER, check_version, header};
 
-/// A flag that overrides a key of the file.
-#[derive(Clone, Debug)]
-pub struct FlagOverride {
-    /// The flag with its dashes, for violations.
-    pub flag: &'static str,
-    /// The dotted key it overrides.
-    pub key: &'static str,
-    /// The value as typed.
-    pub value: String,
-}
-
-impl FlagOverride {
-    /// The override of a flag that was given, or `None`.
-    pub fn given(flag: &'static str, key: &'static str, value: Option<&str>) -> Option<Self> {
-        let value = value?.to_owned();
-        Some(Self { flag, key, value })
-    }
-}
-
-/// Loads settings: defaults, then the file, then the flags.
+/// Loads settings: defaults, then the file, then the flags that have a value. A flag is its name with the dashes, for violations, the dotted
+/// key that it overrides, and its value as typed.
 ///
 /// # Errors
 /// Every violation in the file and the flags, each with its origin, line, key, value and what is allowed.
-pub fn load(file: Option<&Path>, overrides: &[FlagOverride]) -> Result<Settings, SettingsError> {
+pub fn load(file: Option<&Path>, flags_given: &[(&str, &str, Option<&str>)]) -> Result<Settings, SettingsError> {
     let mut loader = Loader::default();
     let source = file.and_then(|path| loader.read(path));
     if let Some(source) = &source {
         loader.apply_document(source);
     }
-    for flag in overrides {
-        let value = Value::String(flag.value.clone());
-        let key = find(flag.key).or_else(|| flags().find(|key| key.path == flag.key));
-        match key {
-            Some(key) => loader.set(flag.flag, key, &value, |_| None),
-            None => loader.violations.push(unknown_key(flag.flag, flag.key, &value)),
+    for (flag, path, value) in flags_given {
+        let Some(value) = value else { continue };
+        let value = Value::from(*value);
+        match find(path).or_else(|| flags().find(|key| key.path == *path)) {
+            Some(key) => loader.set(flag, key, &value, |_| None),
+            None => loader.violations.push(unknown_key(flag, path, &value)),
         }
     }
     loader.finish(source.as_ref())

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use headgate::config::{FlagOverride, load};
+use headgate::config::load;
 
 use crate::mutated_corpus;
 
@@ -102,12 +102,7 @@ fn flags_and_file_values_parse_alike() {
             .flat_map(|line| [line, line.rsplit(' ').next().unwrap_or(line)])
         {
             for (flag, key) in FLAGS {
-                let given = FlagOverride {
-                    flag,
-                    key,
-                    value: value.to_owned(),
-                };
-                if let Err(mistakes) = load(None, &[given]) {
+                if let Err(mistakes) = load(None, &[(flag, key, Some(value))]) {
                     let [mistake] = &mistakes.0[..] else {
                         panic!("{mistakes}");
                     };

@@ -260,18 +260,14 @@ fn flags_win_over_the_file() {
     let file = file(&format!(
         "{HEADER}metricsBindAddress: 127.0.0.1:2\nhealthzBindAddress: 127.0.0.1:1\n"
     ));
-    let flag = |flag: &'static str, key: &'static str, value: &str| FlagOverride {
-        flag,
-        key,
-        value: value.to_owned(),
-    };
-    let address = flag("--metrics-bind-address", "metricsBindAddress", "127.0.0.1:3");
-    let directory = flag("--state-dir", "stateDir", "/flag");
-    let settings = load(Some(file.path()), &[address, directory]).unwrap();
+    let address = ("--metrics-bind-address", "metricsBindAddress", Some("127.0.0.1:3"));
+    let directory = ("--state-dir", "stateDir", Some("/flag"));
+    let not_given = ("--healthz-bind-address", "healthzBindAddress", None);
+    let settings = load(Some(file.path()), &[address, directory, not_given]).unwrap();
     assert_eq!(settings.state_dir, Path::new("/flag"));
     assert_eq!(settings.metrics_bind_address.to_string(), "127.0.0.1:3");
     assert_eq!(settings.healthz_bind_address.to_string(), "127.0.0.1:1");
-    let violations = load(None, &[flag("--state-dir", "stateDir", "relative")]).unwrap_err();
+    let violations = load(None, &[("--state-dir", "stateDir", Some("relative"))]).unwrap_err();
     assert!(
         violations
             .to_string()
