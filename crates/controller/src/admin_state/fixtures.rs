@@ -1,10 +1,10 @@
 //! Small clusters and load balancers for the tables of this module.
 
 use std::collections::HashSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, LoadBalancer, LoadBalancerId, PoolId};
+use headgate_azure::{AdminState, ArmError, LoadBalancer, LoadBalancerId, NetworkInterfaceId, PoolId};
 use headgate_core::clock::Moment;
 use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
@@ -128,6 +128,32 @@ pub(super) fn view(pools: &[PoolFixture<'_>]) -> LoadBalancerView {
         etag: None,
         document,
     })
+}
+
+/// The result of a lookup, and whether it leaves the interface's Node unknown.
+pub(super) type Lookup = (Option<Result<Option<String>, ArmError>>, bool);
+
+pub(super) fn lookups() -> [Lookup; 4] {
+    [
+        (None, true),
+        (Some(Err(ArmError::DeadlineExceeded)), true),
+        (Some(Ok(None)), false),
+        (Some(Ok(Some("/vm".to_owned()))), false),
+    ]
+}
+
+/// Adds a network interface to the first pool. Returns what its lookup leaves in the cache.
+pub(super) fn add_interface(
+    view: &mut LoadBalancerView,
+    lookup: Option<Result<Option<String>, ArmError>>,
+) -> InterfaceCache {
+    let id = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/i/ipConfigurations/c";
+    let (id, mut interfaces) = (NetworkInterfaceId::parse(id).unwrap(), InterfaceCache::default());
+    Arc::make_mut(&mut view.pools[0]).interfaces.push(id.clone());
+    if let Some(result) = lookup {
+        interfaces.store(id, result);
+    }
+    interfaces
 }
 
 pub(super) fn ledger_change(pool: &str, number: u8, stage: LedgerStage) -> LedgerChange {

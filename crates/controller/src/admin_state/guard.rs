@@ -119,8 +119,8 @@ pub(super) fn entries_to_hold_back(
     if needed == 0 {
         return BTreeSet::new();
     }
-    // An interface that is not looked up yet may belong to a Node that serves: nothing is lifted because of it.
-    let is_complete = interfaces.covers_pool(pool);
+    // An interface whose lookup failed, or is not done yet, may belong to a Node that serves: nothing is lifted because of it.
+    let is_complete = interfaces.knows_pool(pool);
     let name = hold_name(&pool.id);
     let may_be_held = |entry: &&ClaimedEntry<'_>| {
         is_candidate(entry) && entry.may_be_in_service(is_complete) && may_be_alive(entry.owner.node, targets, now)

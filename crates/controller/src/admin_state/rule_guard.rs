@@ -136,7 +136,7 @@ impl RuleGuard<'_> {
                 held.entry(entry.index).or_default().unknown = Some(why);
             }
         }
-        let may_lift = self.interfaces.covers_pool(self.pool);
+        let may_lift = self.interfaces.knows_pool(self.pool);
         for (name, service) in needed {
             let serving = revocable.iter().filter_map(|entry| {
                 let claimants = entry.owner.claimants.iter();

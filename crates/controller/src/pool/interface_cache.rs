@@ -51,12 +51,14 @@ impl InterfaceCache {
     /// Whether every interface of these pools has been looked up, with whatever result. Until then an entry that matches no
     /// Node may still belong to one.
     pub fn covers(&self, view: &LoadBalancerView) -> bool {
-        view.pools.iter().all(|pool| self.covers_pool(pool))
+        let mut ids = view.pools.iter().flat_map(|pool| &pool.interfaces);
+        ids.all(|id| self.0.contains_key(id))
     }
 
-    /// The same for one pool.
-    pub(crate) fn covers_pool(&self, pool: &PoolView) -> bool {
-        pool.interfaces.iter().all(|id| self.0.contains_key(id))
+    /// Whether it is known which machine every interface of the pool has, if any. A failure is no answer.
+    pub(crate) fn knows_pool(&self, pool: &PoolView) -> bool {
+        let is_known = |cached: &CachedInterface| cached.machine.is_some() || cached.last_error.is_none();
+        pool.interfaces.iter().all(|id| self.0.get(id).is_some_and(is_known))
     }
 
     /// The used pools with an interface whose machine is unknown because its lookup failed.
@@ -109,7 +111,7 @@ impl InterfaceCache {
     }
 
     /// Stores the result of a lookup.
-    pub(super) fn store(&mut self, id: NetworkInterfaceId, result: Result<Option<String>, ArmError>) {
+    pub(crate) fn store(&mut self, id: NetworkInterfaceId, result: Result<Option<String>, ArmError>) {
         let previous = self.0.remove(&id);
         let (machine, last_error, ttl) = match result {
             Ok(Some(machine)) => (Some(machine), None, MACHINE_TTL),

@@ -5,7 +5,9 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::NodeHold;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, ledger, node, plan_inputs, target_states, view, write};
+use super::super::fixtures::{
+    DRAIN, ENFORCE, add_interface, guarded_by, ledger, lookups, node, plan_inputs, target_states, view, write,
+};
 use super::super::ledger::Ledger;
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::AdminStateMode;
@@ -195,6 +197,28 @@ fn lost_replacement_lifts_a_down_of_headgate_but_no_foreign_one() {
     cluster.set(3, &[OUT]);
     cluster.settle();
     assert_eq!((cluster.up(), cluster.held()), (vec![2], vec!["u2".to_owned()]));
+}
+
+/// It may belong to a Node that serves.
+#[test]
+fn nothing_is_lifted_beside_an_interface_whose_node_is_unknown() {
+    let now = Clock::System.now();
+    let (targets, settings) = (target_states(&[node(1, &[DRAIN])], now), guard(IntOrPercent::Int(1)));
+    for (lookup, is_unknown) in lookups() {
+        let mut view = view(&[("p", &[(1, "Down")], true)]);
+        let case = format!("{lookup:?}");
+        let interfaces = add_interface(&mut view, lookup);
+        let plan = plan(
+            &view,
+            &PlanInputs {
+                interfaces: &interfaces,
+                guard: guarded_by(&settings),
+                ..plan_inputs(&targets, &ledger(&[("p", 1, LedgerStage::Down)]), now)
+            },
+        );
+        assert_eq!(plan.edits.is_empty(), is_unknown, "{case}");
+        assert_eq!(plan.pools[0].held_back == 0, is_unknown, "{case}");
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::settings::IntOrPercent;
 
 use super::super::fixtures::{
-    DRAIN, OUT, guarded_by, ledger, local_services as index, node, plan_inputs, pool_id, probed_view as view,
-    target_states,
+    DRAIN, OUT, add_interface, guarded_by, ledger, local_services as index, lookups, node, plan_inputs, pool_id,
+    probed_view as view, target_states,
 };
 use super::super::guard::{GuardSettings, HeldEntries};
 use super::super::ledger::LedgerStage;
@@ -44,6 +44,10 @@ impl Scene<'_> {
     }
 
     fn plan(&self) -> Plan {
+        self.plan_of(&view(self.entries, self.probes), &InterfaceCache::default())
+    }
+
+    fn plan_of(&self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Plan {
         let down = self.entries.iter().filter(|(_, state)| *state == "Down");
         let down: Vec<_> = down.map(|(number, _)| ("p", *number, LedgerStage::Down)).collect();
         let settings = GuardSettings {
@@ -52,8 +56,9 @@ impl Scene<'_> {
             ..GuardSettings::DISABLED
         };
         plan(
-            &view(self.entries, self.probes),
+            view,
             &PlanInputs {
+                interfaces,
                 guard: GuardInputs {
                     held: &self.held,
                     services: Some(&self.services),
@@ -177,6 +182,19 @@ fn node_that_headgate_took_out_comes_back_if_no_other_serves_any_more() {
     scene.entries = &[(1, "Down"), (2, "None"), (3, "None")];
     assert_eq!(scene.changes(), ["n1 None", "n2 Down"]);
     assert_eq!(scene.held(), held("n1", &["web"]));
+}
+
+#[test]
+fn it_stays_out_beside_an_interface_whose_node_is_unknown() {
+    let mut scene = Scene::new([&[DRAIN], &[], &[]], &[1]);
+    scene.entries = &[(1, "Down"), (2, "None"), (3, "None")];
+    for (lookup, is_unknown) in lookups() {
+        let mut view = view(scene.entries, scene.probes);
+        let case = format!("{lookup:?}");
+        let interfaces = add_interface(&mut view, lookup);
+        let plan = scene.plan_of(&view, &interfaces);
+        assert_eq!(plan.edits.is_empty(), is_unknown, "{case}");
+    }
 }
 
 #[test]
