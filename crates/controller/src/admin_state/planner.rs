@@ -289,11 +289,7 @@ pub(super) fn intents(ledger: &Ledger, edit: &PoolEdit, added_downs: &[EntryKey]
 /// Whether a write that failed with this error had no effect and will have none.
 pub(super) fn has_no_effect(error: &ArmError) -> bool {
     match error {
-        ArmError::ErrorResponse {
-            status,
-            may_have_applied,
-            ..
-        } => status.is_client_error() && !may_have_applied,
+        ArmError::ErrorResponse { status, .. } => status.is_client_error() && !error.may_have_been_accepted(),
         ArmError::Busy(_) => true,
         _ => false,
     }

@@ -57,6 +57,7 @@ fn only_what_arm_has_refused_or_was_not_sent_has_no_effect() {
     for (error, expected) in [
         (refused(StatusCode::BAD_REQUEST, false), true),
         (refused(StatusCode::BAD_REQUEST, true), false),
+        (refused(StatusCode::REQUEST_TIMEOUT, false), false),
         (refused(StatusCode::SERVICE_UNAVAILABLE, false), false),
         (ArmError::Busy("lb".to_owned()), true),
         (ArmError::DeadlineExceeded, false),
