@@ -519,19 +519,17 @@ impl Controller<'_> {
         let unplanned = self.load_balancers.iter().filter(|(_, writer)| is_unplanned(writer));
         let mut names: BTreeSet<String> = unplanned.map(|(id, _)| id.name().to_owned()).collect();
         let recorded = Arc::clone(&self.recorded.borrow());
-        let recorded: BTreeSet<&str> = recorded
-            .load_balancers
-            .keys()
-            .chain(recorded.unreadable.keys())
-            .map(LoadBalancerId::name)
-            .collect();
+        let is_recorded = |name: &str| {
+            let mut ids = recorded.load_balancers.keys().chain(recorded.unreadable.keys());
+            ids.any(|id| id.name().eq_ignore_ascii_case(name))
+        };
         let holds = targets.nodes.iter().filter_map(|node| node.hold.as_ref());
         let held = holds
             .flat_map(|hold| &hold.pools)
             .filter_map(|pool| Some(pool.split_once('/')?.0));
         let is_none_listed = self.load_balancers.values().all(|writer| writer.source != Source::List);
         names.extend(
-            held.filter(|name| is_none_listed || recorded.contains(name) || !self.managed.contains_name(name))
+            held.filter(|name| is_none_listed || is_recorded(name) || !self.managed.contains_name(name))
                 .map(str::to_owned),
         );
         Unplanned::Named(names)

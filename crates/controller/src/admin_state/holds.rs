@@ -83,7 +83,10 @@ impl Unplanned {
     fn contains(&self, pool: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Named(names) => pool.split_once('/').is_some_and(|(name, _)| names.contains(name)),
+            Self::Named(names) => pool.split_once('/').is_some_and(|(name, _)| {
+                // The ledger has names in lower case.
+                names.iter().any(|unplanned| unplanned.eq_ignore_ascii_case(name))
+            }),
         }
     }
 }

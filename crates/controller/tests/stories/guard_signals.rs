@@ -199,6 +199,33 @@ async fn hold_beside_no_down_outlasts_lists_that_lack_its_load_balancer() {
     assert_eq!(hold(&cluster, 1), None, "a hold ends with the signals");
 }
 
+/// The ledger has names in lower case.
+#[tokio::test(start_paused = true)]
+async fn hold_in_a_load_balancer_with_capital_letters_outlasts_lists_that_lack_it() {
+    let internal = load_balancer("Prod-internal", &[]);
+    let resources = [
+        load_balancer("Prod", &[("Prod", entries(1..=NODES, false))]),
+        internal.clone(),
+    ];
+    let mut cluster = TestCluster::without_leader(NODES, &resources).await;
+    cluster.world.managed = vec!["Prod"];
+    cluster.world.rules = rules(&[json!({"taint": MAINTENANCE})]);
+    cluster.world.guard = GuardSettings {
+        health_rules: rules(&[json!({"signal": "cordon", "after": "0s"})]),
+        ..GUARD.clone()
+    };
+    cluster.lead(ENFORCE).await;
+    let mut agents = Agents::default();
+    cordon_all(&cluster, true);
+    cluster.taint(2, &[MAINTENANCE]);
+    agents.run(&cluster, 60 * SECOND, 3 * SECOND).await;
+    assert_eq!(cluster.puts().len(), 1);
+    let listed = json!({"answer": {"status": 200, "body": {"value": [internal]}}});
+    cluster.fault("GET", "/loadBalancers$", None, &listed);
+    agents.run(&cluster, 660 * SECOND, Duration::ZERO).await;
+    assert_eq!(hold(&cluster, 1).unwrap()["pools"], json!(["Prod/Prod"]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn cordoned_cluster_stays_in_service_while_the_leader_changes() {
     let cordons = [json!({"signal": "cordon", "after": "60s"})];

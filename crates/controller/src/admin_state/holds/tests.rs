@@ -170,6 +170,7 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
     for (unplanned, expected) in [
         (Unplanned::All, vec!["lb/a", "other/p"]),
         (named("other"), vec!["other/p"]),
+        (named("OTHER"), vec!["other/p"]),
         (named("third"), Vec::new()),
     ] {
         let kept = holds_beside(&nodes, &unplanned, &GUARD);
