@@ -19,7 +19,7 @@ use headgate_azure::{AdminState, PoolId};
 use headgate_core::node::{Signal, SignalRules};
 use tokio::time::Instant;
 
-use super::ledger::{LedgerEntry, LedgerStage};
+use super::ledger::LedgerEntry;
 use super::target_states::{TargetState, TargetStates};
 use crate::local_service::ServiceIndex;
 use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, PoolView};
@@ -159,10 +159,7 @@ impl ClaimedEntry<'_> {
     pub(super) fn may_be_in_service(&self, may_lift: bool) -> bool {
         match self.observed {
             Some(AdminState::None | AdminState::Up) => true,
-            Some(AdminState::Down) => {
-                let is_ours = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
-                may_lift && self.ledger_entry.is_some_and(is_ours)
-            }
+            Some(AdminState::Down) => may_lift && self.ledger_entry.is_some(),
             None => false,
         }
     }

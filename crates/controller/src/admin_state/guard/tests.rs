@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::super::fixtures::{
     DRAIN, ENFORCE, add_interface, guarded_by, ledger, lookups, node, plan_inputs, target_states, view, write,
 };
-use super::super::ledger::Ledger;
+use super::super::ledger::{Ledger, LedgerStage};
 use super::super::plan::{Plan, PlanInputs, Policy, plan};
 use super::super::settings::AdminStateMode;
 use super::*;
@@ -197,6 +197,21 @@ fn lost_replacement_lifts_a_down_of_headgate_but_no_foreign_one() {
     cluster.set(3, &[OUT]);
     cluster.settle();
     assert_eq!((cluster.up(), cluster.held()), (vec![2], vec!["u2".to_owned()]));
+}
+
+/// Such as cloud-controller-manager, which writes back old copies.
+#[test]
+fn lifted_entry_that_another_writer_sets_down_is_lifted_again_at_once() {
+    let mut cluster = Cluster::new(&["-", "-"], IntOrPercent::Int(1));
+    cluster.set(1, &[DRAIN]);
+    cluster.settle();
+    cluster.set(2, &[OUT]);
+    cluster.settle();
+    assert_eq!((cluster.up(), cluster.held()), (vec![1], vec!["u1".to_owned()]));
+    cluster.states[0] = "Down";
+    let plan = cluster.plan();
+    cluster.write(&plan);
+    assert_eq!((cluster.up(), cluster.held()), (vec![1], vec!["u1".to_owned()]));
 }
 
 /// It may belong to a Node that serves.
