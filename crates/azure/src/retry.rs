@@ -3,7 +3,7 @@
 //!
 //! A 429 of ARM is never retried here: the throttle gates handle it, and the caller decides by the error's class
 //! (docs/dev/decisions.md 11). The statuses and delays are those of Microsoft's Go client, azcore. A `Retry-After` that is
-//! longer than the delay replaces it.
+//! longer than the delay replaces it; after one that is much longer ARM's answer goes to the caller.
 
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use crate::transport::BufferedResponse;
 const MAX_RETRIES: usize = 3;
 /// Delay before the first retry; it doubles with each further one.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(800);
+/// ARM is not asked again after a `Retry-After` above this: the caller gets it, and leaves the shared Lease. As many of them as there
+/// are retries fit into the 30 s in which a hold admits writes.
+const MAX_REQUESTED_DELAY: Duration = Duration::from_secs(8);
 /// Statuses of ARM after which a request is retried.
 const ARM_STATUSES: &[u16] = &[408, 500, 502, 503, 504];
 
@@ -25,6 +28,8 @@ const ARM_STATUSES: &[u16] = &[408, 500, 502, 503, 504];
 #[derive(Clone, Debug)]
 pub(crate) struct RetryPolicy {
     pub(crate) statuses: &'static [u16],
+    /// After a longer `Retry-After` there is no further attempt.
+    pub(crate) max_requested_delay: Duration,
     /// For a `Retry-After` that is a date.
     pub(crate) clock: Clock,
 }
@@ -33,6 +38,7 @@ impl RetryPolicy {
     pub(crate) fn for_arm(clock: Clock) -> Self {
         Self {
             statuses: ARM_STATUSES,
+            max_requested_delay: MAX_REQUESTED_DELAY,
             clock,
         }
     }
@@ -60,8 +66,8 @@ impl RetryPolicy {
         let backoff = Duration::from_millis(u64::try_from(jittered.as_millis()).unwrap_or(u64::MAX));
         match outcome {
             Ok(response) if self.statuses.contains(&response.status().as_u16()) => {
-                let requested = parse_retry_after(response.headers(), self.clock.now().wall);
-                Some(requested.map_or(backoff, |requested| requested.max(backoff)))
+                let requested = parse_retry_after(response.headers(), self.clock.now().wall).unwrap_or_default();
+                (requested <= self.max_requested_delay).then_some(requested.max(backoff))
             }
             Err(ArmError::Connection(_)) => Some(backoff),
             _ => None,
@@ -100,6 +106,9 @@ mod tests {
             (response(504, None), 0, 0.0, Some(640)),
             (response(504, None), 0, 1.0, Some(1040)),
             (response(503, Some("7")), 0, 0.4, Some(7000)),
+            (response(503, Some("8")), 0, 0.4, Some(8000)),
+            (response(503, Some("9")), 0, 0.4, None),
+            (response(408, Some("600")), 0, 0.4, None),
             (response(503, Some("0")), 0, 0.4, Some(800)),
             (response(501, None), 0, 0.4, None),
             (connection(), 0, 0.4, Some(800)),
@@ -123,5 +132,11 @@ mod tests {
                 "{outcome:?} {retried}"
             );
         }
+        let patient = RetryPolicy {
+            max_requested_delay: Duration::MAX,
+            ..policy
+        };
+        let delay = patient.delay(&response(503, Some("600")), RetryPolicy::backoff().next(), 0.4);
+        assert_eq!(delay, Some(Duration::from_mins(10)));
     }
 }

@@ -74,6 +74,7 @@ impl TokenCache {
     pub fn new(identity: Identity, transport: Transport, clock: Clock) -> Self {
         let policy = RetryPolicy {
             statuses: identity.retried_statuses(),
+            max_requested_delay: Duration::MAX,
             clock: clock.clone(),
         };
         Self {

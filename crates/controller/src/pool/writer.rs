@@ -323,7 +323,7 @@ impl PoolWriter {
     ) -> Phase {
         let has_failed = result
             .as_ref()
-            .is_err_and(|error| !matches!(error, AttemptError::HoldClosed));
+            .is_err_and(|error| !matches!(error, AttemptError::HoldClosed { .. }));
         let is_members_only = !plan.is_empty() && plan.iter().all(PoolEdit::is_members_only);
         let after = if is_members_only {
             AfterAttempt::PlanAgain
@@ -337,7 +337,7 @@ impl PoolWriter {
             }
             AfterAttempt::PlanAgain | AfterAttempt::Wait(_) => None,
         };
-        if has_failed {
+        if has_failed || error.is_some() {
             planner.handle_outcome(Outcome::AttemptFailed(error));
         }
         if let AfterAttempt::Wait(delay) = after {

@@ -31,7 +31,10 @@ pub(super) enum AttemptError {
     /// The shared Lease was lost while a write waited to be sent.
     LeaseLost,
     /// The process has held the shared Lease for so long that it admits no new writes.
-    HoldClosed,
+    HoldClosed {
+        /// Whether the attempt has sent a PUT.
+        has_written: bool,
+    },
     /// ARM is busy with the load balancer. The Lease is released meanwhile.
     Busy,
     /// The term is handed over: the next leader writes.
@@ -67,6 +70,8 @@ pub(super) struct Attempts {
     last_error: Option<LastError>,
     deferred: Option<DeferredPlan>,
     busy: Option<Busy>,
+    /// Whether the last attempt sent no PUT before the hold of the Lease admitted none any more.
+    was_hold_unused: bool,
     /// The pools whose PUT ended an attempt, the last one at the end.
     failed_pools: Vec<PoolId>,
 }
@@ -125,9 +130,19 @@ impl Attempts {
         let now = Instant::now();
         let busy = self.busy.take();
         let previous = self.last_error.as_ref();
+        let is_hold_unused = matches!(result, Err(AttemptError::HoldClosed { has_written: false }));
+        let was_hold_unused = std::mem::replace(&mut self.was_hold_unused, is_hold_unused);
         let mut retry_after = None;
         let (error, retry_in) = match result {
-            Ok(()) | Err(AttemptError::LeaseLost | AttemptError::HoldClosed) => {
+            // Once may be because the hold began for another load balancer.
+            Err(AttemptError::HoldClosed { has_written: false }) if was_hold_unused => {
+                let message = "no hold of the shared Lease lasted until the load balancer was read".to_owned();
+                (
+                    LastError::new(ErrorClass::Retriable, "HoldClosed", message, previous),
+                    self.backoff.next_delay(),
+                )
+            }
+            Ok(()) | Err(AttemptError::LeaseLost | AttemptError::HoldClosed { .. }) => {
                 self.deferred = None;
                 return AfterAttempt::PlanAgain;
             }

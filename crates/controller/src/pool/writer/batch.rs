@@ -41,6 +41,7 @@ pub(super) struct Batch {
     /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
     is_recording_failing: bool,
     stale_writes: u32,
+    has_written: bool,
 }
 
 /// What is written next.
@@ -84,6 +85,7 @@ impl Batch {
             unrecorded: None,
             is_recording_failing,
             stale_writes: 0,
+            has_written: false,
         }
     }
 
@@ -239,7 +241,8 @@ impl PoolWriter {
         state.attempts.take_failed_last(&mut open);
         if batch.next_edit(&open).is_some() {
             if !batch.guard.accepts_writes() {
-                return Err(AttemptError::HoldClosed);
+                let has_written = batch.has_written;
+                return Err(AttemptError::HoldClosed { has_written });
             }
             let observation = state.observation.as_ref();
             if observation.is_some_and(|observation| observation.view.is_busy) {
@@ -281,6 +284,7 @@ impl PoolWriter {
             }
         }
         let etag = pool.as_ref().ok().map(|pool| pool.replaced().clone());
+        batch.has_written = true;
         let written = self.put(pool, &edit, &mut batch.guard, planner).await;
         state.replaced.adopt(&edit.pool, etag, &written);
         planner.handle_outcome(Outcome::Written(&edit, written.as_ref().copied()));

@@ -15,11 +15,7 @@ fn throttled(seconds: u64) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn throttled_writes_are_retried_to_the_second_and_reported_once() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
+    let cluster = TestCluster::with(3, &one_pool()).await;
     cluster.fault("PUT", "", Some(1), &throttled(90));
     cluster.taint(2, &[OUT_OF_SERVICE]);
     cluster.until("throttled", |cluster| cluster.puts().len() == 1).await;
@@ -38,6 +34,43 @@ async fn throttled_writes_are_retried_to_the_second_and_reported_once() {
         assert_eq!(notes.len(), 1, "{notes:?}");
         assert_eq!(cluster.notes(DOWN, node).await.len(), 1);
     }
+}
+
+fn one_pool() -> [Value; 1] {
+    [load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])]
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_arm_puts_off_for_minutes_waits_without_the_lease_and_is_reported() {
+    for (method, path) in [
+        ("GET", "/loadBalancers/kubernetes$"),
+        ("PUT", "/backendAddressPools/kubernetes$"),
+    ] {
+        let cluster = TestCluster::with(3, &one_pool()).await;
+        let refusal = json!({"answer": {"status": 503, "retryAfter": 100}});
+        cluster.fault(method, path, Some(1), &refusal);
+        cluster.taint(2, &[OUT_OF_SERVICE]);
+        sleep(20 * SECOND).await;
+        assert!(cluster.world.take_arm_lease().await, "{method}");
+        cluster.world.release_arm_lease().await;
+        assert_eq!(cluster.notes(FAILED, "node-2").await.len(), 1, "{method}");
+        let took = cluster.until_down(&["node-2"]).await;
+        assert!(took >= 79 * SECOND && took < 90 * SECOND, "{method}: {took:?}");
+    }
+}
+
+/// Nothing can be written after such a read.
+#[tokio::test(start_paused = true)]
+async fn read_that_outlasts_a_hold_of_the_lease_is_reported() {
+    let cluster = TestCluster::with(3, &one_pool()).await;
+    cluster.fault("GET", "/loadBalancers/kubernetes$", None, &json!({"stall": "40s"}));
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    sleep(180 * SECOND).await;
+    assert!(cluster.puts().is_empty());
+    let notes = cluster.notes(FAILED, "node-2").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    cluster.clear_faults();
+    cluster.until_down(&["node-2"]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -124,6 +124,22 @@ async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_min
 }
 
 #[tokio::test(start_paused = true)]
+async fn second_hold_in_a_row_that_closes_before_a_write_is_an_error() {
+    let mut attempts = Attempts::default();
+    for (has_written, is_error) in [
+        (false, false),
+        (true, false),
+        (false, false),
+        (false, true),
+        (false, true),
+        (true, false),
+    ] {
+        let after = end(&mut attempts, Vec::new(), Err(AttemptError::HoldClosed { has_written }));
+        assert_eq!(matches!(after, AfterAttempt::Failed(_)), is_error);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn ignored_write_is_reported_once_for_each_pool() {
     let mut attempts = Attempts::default();
     let mut report = |name| {
