@@ -55,9 +55,11 @@ impl InterfaceCache {
         ids.all(|id| self.0.contains_key(id))
     }
 
-    /// Whether it is known which machine every interface of the pool has, if any. A failure is no answer.
+    /// Whether it is known which machine every interface of the pool has, if any. A failure that may pass is no answer; one that lasts,
+    /// as a right that is missing, is: nothing more will be known.
     pub(crate) fn knows_pool(&self, pool: &PoolView) -> bool {
-        let is_known = |cached: &CachedInterface| cached.machine.is_some() || cached.last_error.is_none();
+        let may_pass = |error: &LastError| error.class != ErrorClass::Terminal;
+        let is_known = |cached: &CachedInterface| cached.machine.is_some() || !cached.last_error.as_ref().is_some_and(may_pass);
         pool.interfaces.iter().all(|id| self.0.get(id).is_some_and(is_known))
     }
 
