@@ -9,10 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::HOST;
 use hyper::server::conn::http1 as server;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -55,24 +55,6 @@ pub(crate) async fn serve(listener: TcpListener, answer: Answer) {
                 .await;
         });
     }
-}
-
-/// Sends one request with a JSON body.
-pub(crate) async fn request(address: SocketAddr, method: Method, path: &str, body: String) -> io::Result<StatusCode> {
-    let stream = TcpStream::connect(address).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(io::Error::other)?;
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(HOST, address.to_string())
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))
-        .map_err(io::Error::other)?;
-    let exchange = async move { sender.send_request(request).await.map(|response| response.status()) };
-    let (status, _ended) = tokio::join!(exchange, connection);
-    status.map_err(io::Error::other)
 }
 
 /// What a probe asks.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use headgate_azure_emulator::{Options, Settings};
 use headgate_http::client::PlainClient;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::http::request::Builder;
 use hyper::{Method, Request};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -16,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::{ClusterError, POLL_INTERVAL, REQUEST_TIMEOUT, write};
-use crate::{azure, http};
+use crate::azure;
 
 /// Of requests of other clients than headgate.
 const API_VERSION: &str = "2025-05-01";
@@ -83,9 +84,9 @@ impl EmulatorAddresses {
 
     /// Sends a request to ARM as another client of it; gives the body of the answer, null if it is empty.
     pub(super) async fn arm(&self, method: Method, id: &str, body: Option<&Value>) -> Result<Value, ClusterError> {
-        let client = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
-        let request = Request::get(format!("http://{}/emulator/v1/token", self.control));
-        let token = exchange(&client, request.body(Bytes::new())).await?;
+        let what = "a request to ARM";
+        let token = Request::get(format!("http://{}/emulator/v1/token", self.control));
+        let token = exchange(what, token, Bytes::new()).await?;
         let token = token["token"].as_str().unwrap_or_default();
         let request = Request::builder()
             .method(method)
@@ -93,28 +94,22 @@ impl EmulatorAddresses {
             .header(AUTHORIZATION, format!("Bearer {token}"))
             .header(CONTENT_TYPE, "application/json");
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        exchange(&client, request.body(body)).await
+        exchange(what, request, body).await
     }
 
     async fn send(&self, what: &'static str, method: Method, path: &str, body: &Value) -> Result<(), ClusterError> {
-        let failed = |answer: String| ClusterError::EmulatorRequest { what, answer };
-        let path = format!("/emulator/v1/{path}");
-        let sent = http::request(self.control, method, &path, body.to_string());
-        match timeout(REQUEST_TIMEOUT, sent).await {
-            Ok(Ok(status)) if status.is_success() => Ok(()),
-            Ok(Ok(status)) => Err(failed(status.to_string())),
-            Ok(Err(error)) => Err(failed(error.to_string())),
-            Err(_) => Err(failed(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))),
-        }
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("http://{}/emulator/v1/{path}", self.control))
+            .header(CONTENT_TYPE, "application/json");
+        exchange(what, request, body.to_string().into()).await.map(drop)
     }
 }
 
-async fn exchange(client: &PlainClient, request: hyper::http::Result<Request<Bytes>>) -> Result<Value, ClusterError> {
-    let failed = |answer: String| ClusterError::EmulatorRequest {
-        what: "a request to ARM",
-        answer,
-    };
-    let request = request.map_err(|error| failed(error.to_string()))?;
+async fn exchange(what: &'static str, request: Builder, body: Bytes) -> Result<Value, ClusterError> {
+    let failed = |answer: String| ClusterError::EmulatorRequest { what, answer };
+    let request = request.body(body).map_err(|error| failed(error.to_string()))?;
+    let client = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let answer = client
         .exchange(request)
         .await
