@@ -144,7 +144,9 @@ mod tests {
                 ..Conditions::default()
             });
         }
-        let (groups, timed) = (group(&runs), group(&timed));
+        let mut uneven = runs.clone();
+        uneven[1].established_lost = 6;
+        let (groups, timed, uneven) = (group(&runs), group(&timed), group(&uneven));
         let line = |name: &str, is_joined| SeriesLine {
             name: name.to_owned(),
             points: vec![(0.0, 1.0), (10.0, 3.0)],
@@ -159,7 +161,7 @@ mod tests {
         };
         let drawn = [
             success("success", &groups[0]),
-            lost("lost", &groups[0]),
+            lost("lost", &uneven[0]),
             timeline("timeline", &groups[0]),
             propagation("propagation", &timed[0]),
             series("series", &lines),

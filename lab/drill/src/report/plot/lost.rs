@@ -143,17 +143,6 @@ mod tests {
     use crate::report::saved::{group, tests::runs};
 
     #[test]
-    fn a_bar_has_the_mean_and_the_connections_lost_before() {
-        let mut runs = runs();
-        runs[1].established_lost = 6;
-        let svg = lost("l", &group(&runs)[0]).unwrap();
-        assert!(svg.contains("none: 4.5 of 4 (3 to 6), 1 before."), "{svg}");
-        assert!(svg.contains("admin-state: 3 of 4, 1 before."), "{svg}");
-        // Two of the legend, and two parts for each of two strategies.
-        assert_eq!(svg.matches("<rect").count(), 6, "{svg}");
-    }
-
-    #[test]
     fn strategies_that_lose_nothing_have_no_bar() {
         let mut runs = runs();
         for run in &mut runs {

@@ -100,36 +100,3 @@ fn description(series: &Series) -> String {
     let marks = series.marks.iter().map(|(at, name)| format!("{name} at {at:.0} s."));
     series.lines.iter().map(line).chain(marks).collect::<Vec<_>>().join(" ")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_points_and_marks_are_drawn_and_described() {
-        let line = |name: &str, is_joined| SeriesLine {
-            name: name.to_owned(),
-            points: vec![(0.0, 1.0), (10.0, 3.0)],
-            is_joined,
-        };
-        let drawn = series(
-            "s",
-            &Series {
-                title: "CPU".to_owned(),
-                caption: "300 Nodes".to_owned(),
-                y: "% of a core".to_owned(),
-                lines: vec![line("leader", true), line("signals", false)],
-                marks: vec![(5.0, "churn".to_owned())],
-            },
-        )
-        .unwrap();
-        for expected in [
-            "leader: 2 points from 1.00 to 3.00. signals: 2 points from 1.00 to 3.00. churn at 5 s.",
-            "<polyline",
-            "<circle",
-            "300 Nodes",
-        ] {
-            assert!(drawn.contains(expected), "{expected} in {drawn}");
-        }
-    }
-}

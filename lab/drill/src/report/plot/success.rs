@@ -235,20 +235,4 @@ mod tests {
         assert_eq!(bin_width(320.0), 2);
         assert_eq!(bin_width(1e6), 6250);
     }
-
-    #[test]
-    fn each_strategy_has_a_panel_with_its_events() {
-        let runs = runs();
-        let svg = success("p", &group(&runs)[0]).unwrap();
-        for expected in [
-            "none: 30 of 800 new connections failed in 2 runs",
-            "admin-state: 0 of 400 new connections failed",
-            "signal at 5.0 s, out of rotation at 22.0 s, node gone at 10.0 s",
-            "seconds of the scenario",
-            "100 %",
-        ] {
-            assert!(svg.contains(expected), "{expected} in {svg}");
-        }
-        assert_eq!(svg.matches("out of rotation\n").count(), 2, "a label in each panel");
-    }
 }

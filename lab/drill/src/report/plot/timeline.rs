@@ -234,16 +234,4 @@ mod tests {
         );
         assert_eq!(labels(1), ["signal", "out of rotation", "node gone", "newKind"]);
     }
-
-    #[test]
-    fn every_event_of_every_run_is_drawn() {
-        let runs = runs();
-        let svg = timeline("t", &group(&runs)[0]).unwrap();
-        assert_eq!(svg.matches("<circle").count(), 12, "four events in each of three runs");
-        assert!(
-            svg.contains("none: signal at 5.0, health answer not 200 at 5.2"),
-            "{svg}"
-        );
-        assert!(svg.contains("connection lost 3 times from 8.0 on"), "{svg}");
-    }
 }
