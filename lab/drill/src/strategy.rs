@@ -319,106 +319,14 @@ mod tests {
     };
 
     #[test]
-    fn pre_stop_sleep_stays_ready_and_pod_ip_fails_its_health_check() {
-        let plan = |strategy: Strategy| strategy.plan(Scenario::RollingUpdate, &TIMES);
-        let behind_kube_proxy = plan(Strategy::PreStopSleep);
-        assert!(!behind_kube_proxy.shutdown.fails_health_check);
-        assert!(behind_kube_proxy.forwarding.uses_terminating);
-        let behind_targets = plan(Strategy::PodIp);
-        assert!(behind_targets.shutdown.fails_health_check);
-        assert_eq!(behind_targets.probe, ProbeTarget::PodReady);
-        assert_eq!(behind_targets.shutdown.serving(), Duration::from_secs(35));
-        assert!(!plan(Strategy::None).forwarding.uses_terminating);
-        assert_eq!(plan(Strategy::KubeProxy).shutdown.serving(), Duration::from_secs(5));
+    fn a_label_follows_drain_signals_and_a_cloud_those_of_autoscalers() {
+        let [label, cloud] = [Removal::Label, Removal::AutoscalerSignal];
+        assert!(label.follows(Signal::MaintenanceTaint) && !label.follows(Signal::AutoscalerCandidate));
+        assert!(cloud.follows(Signal::AutoscalerTaint) && !cloud.follows(Signal::MaintenanceTaint));
     }
 
-    #[test]
-    fn a_local_service_is_probed_by_itself_and_needs_no_azure() {
-        assert!(!Strategy::AdminState.applies_to(Scenario::Local));
-        let plan = |scenario: Scenario| {
-            let plan = Strategy::NodeMaintenance.plan(scenario, &TIMES);
-            (plan.forwarding.policy, plan.probe)
-        };
-        assert_eq!(
-            plan(Scenario::Local),
-            (TrafficPolicy::Local, ProbeTarget::HeadgateService)
-        );
-        assert_eq!(
-            plan(Scenario::Maintenance),
-            (TrafficPolicy::Cluster, ProbeTarget::Headgate)
-        );
-        let kube_proxy = Strategy::KubeProxy.plan(Scenario::Local, &TIMES);
-        assert_eq!(kube_proxy.probe, ProbeTarget::HealthCheckNodePort);
-    }
-
-    #[test]
-    fn evicted_pods_outlast_their_connections() {
-        for strategy in [Strategy::None, Strategy::KubeProxy, Strategy::AdminState] {
-            let plan = strategy.plan(Scenario::Maintenance, &TIMES);
-            assert!(plan.shutdown.serving() >= TIMES.connection_lifetime, "{strategy:?}");
-            assert_eq!(plan.forwarding.policy, TrafficPolicy::Cluster);
-        }
-    }
-
-    #[test]
-    fn controllers_evict_a_pod_in_maintenances_and_spot_alone() {
-        for scenario in [Scenario::Maintenance, Scenario::Local, Scenario::Spot] {
-            assert!(Strategy::NodeMaintenance.applies_to(scenario));
-            assert!(
-                Strategy::NodeMaintenance.plan(scenario, &TIMES).evicts_pod(),
-                "{scenario:?}"
-            );
-            assert!(!Strategy::Headgate.plan(scenario, &TIMES).evicts_pod(), "{scenario:?}");
-        }
-        assert!(!Strategy::NodeMaintenance.applies_to(Scenario::ScaleDown));
-    }
-
-    #[test]
-    fn each_strategy_of_headgate_has_its_own_mechanism() {
-        let parts = |strategy: Strategy| {
-            let plan = strategy.plan(Scenario::ScaleDown, &TIMES);
-            (plan.probe, plan.headgate)
-        };
-        assert_eq!(
-            parts(Strategy::AdminState),
-            (ProbeTarget::NodePort, HeadgatePart::AdminState),
-            "its probe knows nothing of headgate"
-        );
-        assert_eq!(parts(Strategy::Healthz), (ProbeTarget::Headgate, HeadgatePart::Health));
-        assert_eq!(
-            parts(Strategy::Headgate),
-            (ProbeTarget::Headgate, HeadgatePart::AdminState)
-        );
-        let label = Strategy::ExcludeLabel.plan(Scenario::Maintenance, &TIMES);
-        assert!(label.removal.follows(Signal::MaintenanceTaint) && !label.removal.follows(Signal::AutoscalerCandidate));
-        assert_eq!(
-            (label.probe, label.headgate),
-            (ProbeTarget::NodePort, HeadgatePart::Nothing)
-        );
-        let cloud = Strategy::Deregistration.plan(Scenario::ScaleDown, &TIMES);
-        assert!(cloud.removal.follows(Signal::AutoscalerTaint) && !cloud.removal.follows(Signal::MaintenanceTaint));
-    }
-
-    #[test]
-    fn an_outage_restarts_kube_proxy_in_every_strategy() {
-        for strategy in Strategy::value_variants()
-            .iter()
-            .filter(|strategy| strategy.applies_to(Scenario::ApiOutage))
-        {
-            assert!(
-                strategy.plan(Scenario::ApiOutage, &TIMES).kube_proxy_may_be_real,
-                "{strategy:?}"
-            );
-        }
-        assert!(
-            !Strategy::AdminState
-                .plan(Scenario::ScaleDown, &TIMES)
-                .kube_proxy_may_be_real
-        );
-    }
-
-    /// Every strategy with a part in a scenario: what is probed, what of headgate runs, whether kube-proxy is its own process,
-    /// who removes a node.
+    /// Every strategy with a part in a scenario: where to and by which policy, what is probed, what of headgate runs, whether
+    /// kube-proxy is its own process, how a Pod ends, who removes a node.
     #[test]
     fn each_scenario_has_its_strategies() {
         let mut text = String::new();
@@ -427,33 +335,27 @@ mod tests {
             let strategies = Strategy::value_variants().iter().copied();
             for strategy in strategies.filter(|strategy| strategy.applies_to(scenario)) {
                 let plan = strategy.plan(scenario, &TIMES);
+                let facts = [
+                    (plan.kube_proxy_may_be_real, ", real kube-proxy"),
+                    (!plan.forwarding.uses_terminating, ", before 1.26"),
+                    (plan.shutdown.fails_health_check, ", fails its health check"),
+                    (plan.evicts_pod(), ", evicts the Pod"),
+                    (plan.holds_deletion, ", holds the deletion"),
+                ];
+                let facts: String = facts
+                    .iter()
+                    .filter(|(is_so, _)| *is_so)
+                    .map(|(_, text)| *text)
+                    .collect();
                 let _ = writeln!(
                     text,
-                    "  {}: {:?} {:?} {:?}{}{}{}{}, grace {} s, mechanism {:?}, removal {:?}",
+                    "  {}: {:?} {:?} {:?} {:?}{facts}, serves {} s of {} s, mechanism {:?}, removal {:?}",
                     name(&strategy),
+                    plan.forwarding.policy,
                     plan.target,
                     plan.probe,
                     plan.headgate,
-                    if plan.kube_proxy_may_be_real {
-                        ", real kube-proxy"
-                    } else {
-                        ""
-                    },
-                    if plan.forwarding.uses_terminating {
-                        ""
-                    } else {
-                        ", before 1.26"
-                    },
-                    if plan.shutdown.fails_health_check {
-                        ", fails its health check"
-                    } else {
-                        ""
-                    },
-                    if plan.holds_deletion {
-                        ", holds the deletion"
-                    } else {
-                        ""
-                    },
+                    plan.shutdown.serving().as_secs(),
                     plan.shutdown.grace.as_secs(),
                     strategy.mechanism(),
                     plan.removal,
