@@ -31,7 +31,6 @@ mod world;
 
 mod checkpoint;
 mod cloud_controller_manager;
-mod samples;
 mod scenario;
 mod signals;
 mod summary;
@@ -70,7 +69,7 @@ fn run(length: Duration) -> anyhow::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let summary = runtime.block_on(soak(length))?;
     soaking::report(&summary, "leader-soak.json")?;
-    Ok(summary.good())
+    Ok(summary.course.good())
 }
 
 async fn soak(length: Duration) -> anyhow::Result<Summary> {

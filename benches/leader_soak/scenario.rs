@@ -11,12 +11,10 @@ use tokio::time::{Instant, sleep};
 use crate::azure::Azure;
 use crate::checkpoint::{self, Checkpoint};
 use crate::cloud_controller_manager::{Rounds, StandIn};
-use crate::http;
 use crate::measuring::output::say;
-use crate::program::{Program, count};
-use crate::samples::Sample;
+use crate::program::{Program, count, sum};
 use crate::signals::Signals;
-use crate::soaking::sample;
+use crate::soaking::{Sample, sample, tasks};
 use crate::world::World;
 
 /// Between two changes of a signal.
@@ -109,9 +107,9 @@ pub(crate) async fn run(
     } else {
         Duration::ZERO
     };
-    let before = tasks(leader).await?;
+    let before = tasks(leader.address).await?;
     let journal = azure.now().await?;
-    let sampling = sample(length, stopped, || leader.metrics(), Sample::read);
+    let sampling = sample(length, stopped, || leader.metrics(), sum);
     let course = async {
         let course = course(world, azure, leader, length.saturating_sub(tail)).await;
         stop.send_replace(true);
@@ -134,7 +132,7 @@ pub(crate) async fn run(
         samples,
         failed_scrapes: failures.len(),
         counts,
-        tasks: [before, tasks(leader).await?],
+        tasks: [before, tasks(leader.address).await?],
         last_ledger_entries,
     })
 }
@@ -231,15 +229,8 @@ impl Faults {
     }
 }
 
-/// The start times of the leader's tasks.
-async fn tasks(leader: &Program) -> anyhow::Result<Value> {
-    let (_, body) = http::get_json(leader.address, "/statusz").await?;
-    let status: Value = serde_json::from_str(&body)?;
-    Ok(json!({"startedAt": status["startedAt"], "tasks": status["tasks"]}))
-}
-
 async fn progress(begun: Instant, leader: &Program) -> String {
     let metrics = leader.metrics().await.unwrap_or_default();
-    let mebibytes = crate::program::sum(&metrics, "process_resident_memory_bytes") / 1024.0 / 1024.0;
+    let mebibytes = sum(&metrics, "process_resident_memory_bytes") / 1024.0 / 1024.0;
     format!("{} s, {mebibytes:.1} MiB:", begun.elapsed().as_secs())
 }

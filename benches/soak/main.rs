@@ -17,7 +17,6 @@ mod soaking;
 mod expected_answer;
 mod http;
 mod probes;
-mod samples;
 mod scenario;
 mod summary;
 
@@ -33,13 +32,11 @@ use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
 use kube::Client;
-use serde_json::Value;
 use tokio::sync::watch;
 
 use expected_answer::ExpectedAnswer;
 use output::say;
 use probes::ProbeCounts;
-use samples::Sample;
 use summary::Summary;
 
 /// Minimum duration: a shorter run shows nothing about memory and has no outage.
@@ -55,7 +52,7 @@ fn run(length: Duration) -> anyhow::Result<bool> {
     let directory = tempfile::Builder::new().prefix("headgate-soak-").tempdir()?;
     let summary = runtime.block_on(soak(length, directory.path()))?;
     soaking::report(&summary, "soak.json")?;
-    if !summary.good() {
+    if !summary.course.good() {
         say(&format!("the logs are kept in {}", directory.keep().display()));
         return Ok(false);
     }
@@ -81,7 +78,7 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     };
     let mut agent = config.start().await?;
     let addresses = agent.addresses;
-    let tasks = tasks(addresses.metrics).await?;
+    let tasks = soaking::tasks(addresses.metrics).await?;
     say(&format!(
         "an agent answers at {} for {} s",
         addresses.healthz,
@@ -93,7 +90,9 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let counts = Arc::new(ProbeCounts::new(Arc::clone(&expected_answer)));
     let probes = probes::start(addresses.healthz, &counts, &stopped);
     let scrape = move || metrics(addresses.metrics);
-    let samples = tokio::spawn(soaking::sample(length, stopped.clone(), scrape, Sample::read));
+    let samples = tokio::spawn(soaking::sample(length, stopped.clone(), scrape, |metrics, series| {
+        summary::value(metrics, series).unwrap_or_default()
+    }));
     let result = tokio::select! {
         result = scenario::run(&mut control_plane, client, &node, length, &expected_answer, &counts) => result?,
         end = agent.process.wait_for_exit() => return Err(end.into()),
@@ -102,8 +101,8 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     probes.join_all().await;
     let samples = samples.await?;
     let metrics = metrics(addresses.metrics).await?;
-    let end = self::tasks(addresses.metrics).await?;
-    let summary = Summary::new(length, &counts, &result, samples, &metrics, [tasks, end]);
+    let end = soaking::tasks(addresses.metrics).await?;
+    let summary = Summary::new(length, &counts, &result, samples, &metrics, &[tasks, end]);
     agent.process.stop(Duration::from_secs(20)).await;
     control_plane.stop().await;
     Ok(summary)
@@ -113,11 +112,4 @@ async fn metrics(address: SocketAddr) -> anyhow::Result<String> {
     let (code, metrics) = http::get(address, "/metrics").await?;
     ensure!(code == 200, "it was answered {code}");
     Ok(metrics)
-}
-
-/// The start times of the agent's tasks and of the process.
-async fn tasks(address: SocketAddr) -> anyhow::Result<Value> {
-    let (_, body) = http::get_json(address, "/statusz").await?;
-    let status: Value = serde_json::from_str(&body)?;
-    Ok(serde_json::json!({"startedAt": status["startedAt"], "tasks": status["tasks"]}))
 }
