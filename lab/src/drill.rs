@@ -13,7 +13,6 @@ use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
 use headgate_drill::report::{assumptions, name, rolls, table, warning};
 use headgate_drill::requirement::Requirement;
-use headgate_drill::result::rows;
 use headgate_drill::strategy::Strategy;
 use headgate_sandbox::Interrupts;
 
@@ -146,7 +145,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Output::Json => print_json(&results)?,
         Output::Text => {
             let rolls = rolls(&options.rolls(&results));
-            let text = format!("{}\n{rolls}{}", table(&rows(&results)), assumptions(&options));
+            let text = format!("{}\n{rolls}{}", table(&results), assumptions(&options));
             print(text.as_bytes())?;
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::drill::{Options, Roll};
-use crate::result::{Row, RunResult, is_too_late};
+use crate::result::{Event, RunResult, float, is_too_late};
 use crate::spread::Spread;
 
 pub mod comparison;
@@ -14,6 +14,8 @@ mod model;
 pub mod page;
 mod plot;
 pub mod saved;
+
+use saved::group;
 
 pub use plot::{Series, SeriesLine};
 
@@ -39,35 +41,43 @@ const ROLL_HEADER: [&str; 6] = [
 ];
 
 /// The table: means, with the smallest and largest value of the runs.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(results: &[RunResult]) -> String {
+    let groups = group(results);
+    let rows = || groups.iter().flat_map(|group| &group.strategies);
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(HEADER);
-    for row in rows {
+    for row in rows() {
         table.add_row([
-            name(&row.strategy),
-            row.runs.to_string(),
-            format!("{} ({:.2} %)", spread(&row.failed, 0), row.failed_share.mean * 100.0),
-            spread(&row.blackhole_seconds, 1),
-            seconds(row.out_of_rotation_seconds),
-            seconds(row.node_gone_seconds),
-            spread(&row.established_at_signal, 0),
-            spread(&row.established_lost, 0),
-            spread(&row.established_lost_before_node_gone, 0),
+            name(row.strategy),
+            row.runs.len().to_string(),
+            format!(
+                "{} ({:.2} %)",
+                spread(&row.spread(|run| float(run.failed)), 0),
+                row.spread(|run| run.failed_share).mean * 100.0
+            ),
+            spread(&row.spread(|run| run.blackhole_seconds), 1),
+            seconds(row.after_signal(&Event::Signal, &Event::OutOfRotation)),
+            seconds(row.after_signal(&Event::Signal, &Event::NodeGone)),
+            spread(
+                &row.spread(|run| float(run.established_at_signal.unwrap_or_default())),
+                0,
+            ),
+            spread(&row.spread(|run| float(run.established_lost)), 0),
+            spread(&row.spread(|run| float(run.established_lost_before_node_gone)), 0),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut text = format!("{table}\n");
-    for row in rows {
-        if let Some(bound) = row.blackhole_bound {
+    for row in rows() {
+        if let Some(bound) = row.bound() {
+            let (attempted, _) = row.connections();
             // Writing to a String does not fail.
             let _ = writeln!(
                 text,
-                "{}: 0 of {} new connections failed: {}.",
-                name(&row.strategy),
-                row.attempted,
-                at_most(bound)
+                "{}: 0 of {attempted} new connections failed: {bound}.",
+                name(row.strategy)
             );
         }
     }
@@ -202,50 +212,33 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
+    use crate::conditions::Conditions;
     use crate::drill::options_of_a_test as options;
-    use crate::result::{RunIdentity, rows, summarize};
+    use crate::report::saved::tests::run;
+    use crate::result::{RunIdentity, summarize};
     use crate::scenario::Scenario;
     use crate::strategy::Strategy;
 
     #[test]
     fn a_row_shows_means_and_ranges() {
-        let row = Row {
-            scenario: Scenario::ScaleDown,
-            strategy: Strategy::KubeProxy,
-            runs: 3,
-            failed: Spread::new(&[4.0, 8.0, 6.0]),
-            failed_share: Spread::new(&[0.01, 0.02, 0.015]),
-            established_lost: Spread::new(&[2.0, 2.0, 2.0]),
-            established_lost_before_node_gone: Spread::default(),
-            established_at_signal: Spread::new(&[5.0, 5.0, 5.0]),
-            blackhole_seconds: Spread::new(&[2.0, 3.0, 2.5]),
-            attempted: 600,
-            blackhole_bound: None,
-            out_of_rotation_seconds: None,
-            node_gone_seconds: Some(Spread::new(&[5.0])),
-        };
-        let text = table(std::slice::from_ref(&row));
-        for expected in [
-            "kube-proxy",
-            "6.0 (4 to 8) (1.50 %)",
-            "2.5 (2.0 to 3.0)",
-            "never",
-            "5.0 s",
-        ] {
-            assert!(text.contains(expected), "{expected} in\n{text}");
-        }
-        assert_eq!(text.lines().count(), 2);
-        let zero = Row {
-            attempted: 5002,
-            blackhole_bound: Some(0.09),
-            ..row
-        };
-        let text = table(&[zero]);
-        assert!(
-            text.contains("kube-proxy: 0 of 5002 new connections failed: black hole at most 0.09 s a run at 95 %"),
-            "{text}"
-        );
-        assert!(rows(&[]).is_empty());
+        let mut runs = [
+            run(Strategy::None, 1, 12),
+            run(Strategy::AdminState, 1, 0),
+            run(Strategy::KubeProxy, 1, 3),
+            run(Strategy::None, 2, 6),
+        ];
+        runs[1].conditions = Some(Conditions {
+            nodes: 4,
+            ..Conditions::default()
+        });
+        runs[2].timeline.retain(|event| event.event != Event::OutOfRotation);
+        expect![[r"
+             strategy     runs    new connections failed  blackhole seconds  out of rotation after  gone after  open through the node  established connections cut  before the node was gone
+             none            2  15.0 (10 to 20) (3.75 %)  9.0 (6.0 to 12.0)  14.0 (11.0 to 17.0) s       5.0 s                      4                            3                         1
+             admin-state     1                0 (0.00 %)                0.0                  5.0 s       5.0 s                      4                            3                         1
+             kube-proxy      1                5 (1.25 %)                3.0                  never       5.0 s                      4                            3                         1
+            admin-state: 0 of 400 new connections failed: black hole at most 1.20 s a run at 95 %.
+        "]].assert_eq(&table(&runs).replace(" \n", "\n"));
     }
 
     #[test]

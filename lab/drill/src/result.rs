@@ -1,4 +1,4 @@
-//! Results: from what clients saw in one run to its JSON object, and from several runs to a row with spread.
+//! Results: from what clients saw in one run to its JSON object.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use crate::conditions::Conditions;
 use crate::scenario::Scenario;
 use crate::series::{Second, per_second};
-use crate::spread::Spread;
 use crate::strategy::Strategy;
 
 /// One new connection. All times of a run are those of its scenario, since its first connection.
@@ -210,80 +209,6 @@ fn open_at_signal(connections: &[Connection], timeline: &[TimelineEvent]) -> usi
     signals.map(open).sum()
 }
 
-/// All runs of one scenario and strategy.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
-    /// The scenario of the run.
-    pub scenario: Scenario,
-    /// What was done about it.
-    pub strategy: Strategy,
-    /// The number of runs in the row.
-    pub runs: usize,
-    /// New connections that failed.
-    pub failed: Spread,
-    /// The share of new connections that failed, over the runs.
-    pub failed_share: Spread,
-    /// The number of long-lived connections that were lost, over the runs.
-    pub established_lost: Spread,
-    /// Those lost before a machine was dead.
-    pub established_lost_before_node_gone: Spread,
-    /// See [`RunResult::established_at_signal`].
-    pub established_at_signal: Spread,
-    /// See [`RunResult::blackhole_seconds`].
-    pub blackhole_seconds: Spread,
-    /// All new connections of the runs.
-    pub attempted: usize,
-    /// Without a failure, the longest mean blackhole of a run, in seconds, that is compatible with that at 95 %.
-    pub blackhole_bound: Option<f64>,
-    /// From a node's signal until the load balancer stopped sending new flows to it, of the slowest node; of the runs in
-    /// which it did.
-    pub out_of_rotation_seconds: Option<Spread>,
-    /// From a node's signal until its machine was switched off, likewise.
-    pub node_gone_seconds: Option<Spread>,
-}
-
-/// One row for each scenario and strategy, in the order in which they first appear.
-pub fn rows(results: &[RunResult]) -> Vec<Row> {
-    let mut kinds: Vec<(Scenario, Strategy)> = Vec::new();
-    for result in results {
-        let kind = (result.scenario, result.strategy);
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
-        }
-    }
-    let row = |(scenario, strategy): (Scenario, Strategy)| {
-        let runs: Vec<_> = results
-            .iter()
-            .filter(|run| (run.scenario, run.strategy) == (scenario, strategy))
-            .collect();
-        let spread = |value: fn(&RunResult) -> f64| Spread::new(&runs.iter().map(|run| value(run)).collect::<Vec<_>>());
-        let time = |event: Event| {
-            let times: Vec<_> = runs
-                .iter()
-                .filter_map(|run| time_from_signal(&run.timeline, &Event::Signal, &event))
-                .collect();
-            (!times.is_empty()).then(|| Spread::new(&times))
-        };
-        let of_runs: Vec<_> = runs.iter().map(|run| run.exposure()).collect();
-        Row {
-            scenario,
-            strategy,
-            runs: runs.len(),
-            attempted: runs.iter().map(|run| run.attempted).sum(),
-            blackhole_bound: blackhole_bound(&of_runs),
-            failed: spread(|run| float(run.failed)),
-            failed_share: spread(|run| run.failed_share),
-            established_lost: spread(|run| float(run.established_lost)),
-            established_lost_before_node_gone: spread(|run| float(run.established_lost_before_node_gone)),
-            blackhole_seconds: spread(|run| run.blackhole_seconds),
-            established_at_signal: spread(|run| float(run.established_at_signal.unwrap_or_default())),
-            out_of_rotation_seconds: time(Event::OutOfRotation),
-            node_gone_seconds: time(Event::NodeGone),
-        }
-    };
-    kinds.into_iter().map(row).collect()
-}
-
 impl<C, T, E> RunResult<C, T, E> {
     /// What of it bounds a blackhole. Saved results have their length in whole seconds alone.
     pub(crate) fn exposure(&self) -> Exposure {
@@ -367,7 +292,7 @@ fn share(part: usize, whole: usize) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of connections are far below 2^52")]
-const fn float(count: usize) -> f64 {
+pub(crate) const fn float(count: usize) -> f64 {
     count as f64
 }
 

@@ -213,8 +213,8 @@ fn summary(group: &ScenarioRuns<'_>) -> String {
             share * 100.0,
             strategy.bound().map(|bound| format!("<br>{bound}")).unwrap_or_default(),
             spread(&strategy.spread(|run| run.blackhole_seconds), 1),
-            seconds(strategy.after_signal("outOfRotation")),
-            seconds(strategy.after_signal("nodeGone")),
+            seconds(strategy.after_signal("signal", "outOfRotation")),
+            seconds(strategy.after_signal("signal", "nodeGone")),
             if open.is_empty() {
                 "not counted".to_owned()
             } else {

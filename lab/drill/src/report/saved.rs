@@ -100,24 +100,24 @@ fn check(runs: Vec<SavedRun>) -> Result<Vec<SavedRun>, SavedError> {
 
 /// All runs of one scenario, by strategy.
 #[derive(Clone, Debug)]
-pub(super) struct ScenarioRuns<'a> {
-    pub(super) scenario: &'a str,
-    pub(super) strategies: Vec<StrategyRuns<'a>>,
+pub(super) struct ScenarioRuns<'a, C = String, T = String, E = String> {
+    pub(super) scenario: &'a C,
+    pub(super) strategies: Vec<StrategyRuns<'a, C, T, E>>,
 }
 
 /// All runs of one strategy in one scenario; at least one.
 #[derive(Clone, Debug)]
-pub(super) struct StrategyRuns<'a> {
-    pub(super) strategy: &'a str,
-    pub(super) first: &'a SavedRun,
-    pub(super) runs: Vec<&'a SavedRun>,
+pub(super) struct StrategyRuns<'a, C = String, T = String, E = String> {
+    pub(super) strategy: &'a T,
+    pub(super) first: &'a RunResult<C, T, E>,
+    pub(super) runs: Vec<&'a RunResult<C, T, E>>,
 }
 
 /// Groups runs in the order in which scenarios and strategies first appear.
-pub(super) fn group(runs: &[SavedRun]) -> Vec<ScenarioRuns<'_>> {
-    let mut scenarios: Vec<ScenarioRuns<'_>> = Vec::new();
+pub(super) fn group<C: PartialEq, T: PartialEq, E>(runs: &[RunResult<C, T, E>]) -> Vec<ScenarioRuns<'_, C, T, E>> {
+    let mut scenarios: Vec<ScenarioRuns<'_, C, T, E>> = Vec::new();
     for run in runs {
-        let place = scenarios.iter().position(|known| known.scenario == run.scenario);
+        let place = scenarios.iter().position(|known| *known.scenario == run.scenario);
         let place = place.unwrap_or_else(|| {
             scenarios.push(ScenarioRuns {
                 scenario: &run.scenario,
@@ -126,7 +126,7 @@ pub(super) fn group(runs: &[SavedRun]) -> Vec<ScenarioRuns<'_>> {
             scenarios.len() - 1
         });
         let strategies = &mut scenarios[place].strategies;
-        match strategies.iter_mut().find(|known| known.strategy == run.strategy) {
+        match strategies.iter_mut().find(|known| *known.strategy == run.strategy) {
             Some(known) => known.runs.push(run),
             None => strategies.push(StrategyRuns {
                 strategy: &run.strategy,
@@ -150,15 +150,15 @@ impl ScenarioRuns<'_> {
     }
 }
 
-impl StrategyRuns<'_> {
+impl<C, T, E> StrategyRuns<'_, C, T, E> {
     /// Mean and range of a value over the runs.
-    pub(super) fn spread(&self, value: impl Fn(&SavedRun) -> f64) -> Spread {
+    pub(super) fn spread(&self, value: impl Fn(&RunResult<C, T, E>) -> f64) -> Spread {
         Spread::new(&self.runs.iter().map(|run| value(run)).collect::<Vec<_>>())
     }
 
     /// All new connections of the runs, and those that failed.
     pub(super) fn connections(&self) -> (usize, usize) {
-        let sum = |value: fn(&SavedRun) -> usize| self.runs.iter().map(|run| value(run)).sum();
+        let sum = |value: fn(&RunResult<C, T, E>) -> usize| self.runs.iter().map(|run| value(run)).sum();
         (sum(|run| run.attempted), sum(|run| run.failed))
     }
 
@@ -169,11 +169,14 @@ impl StrategyRuns<'_> {
     }
 
     /// From a node's signal until an event on it, of the slowest node; over the runs that have one.
-    pub(super) fn after_signal(&self, event: &str) -> Option<Spread> {
+    pub(super) fn after_signal<N: ?Sized>(&self, signal: &N, event: &N) -> Option<Spread>
+    where
+        E: PartialEq<N>,
+    {
         let times = self
             .runs
             .iter()
-            .filter_map(|run| time_from_signal(&run.timeline, "signal", event));
+            .filter_map(|run| time_from_signal(&run.timeline, signal, event));
         let times: Vec<_> = times.collect();
         (!times.is_empty()).then(|| Spread::new(&times))
     }
@@ -281,11 +284,11 @@ pub(super) mod tests {
     fn runs_are_grouped_by_scenario_and_strategy() {
         let runs = runs();
         let groups = group(&runs);
-        assert_eq!((groups.len(), groups[0].scenario), (1, "scale-down"));
-        let strategies = groups[0].strategies.iter().map(|s| (s.strategy, s.runs.len()));
+        assert_eq!((groups.len(), groups[0].scenario.as_str()), (1, "scale-down"));
+        let strategies = groups[0].strategies.iter().map(|s| (s.strategy.as_str(), s.runs.len()));
         assert_eq!(strategies.collect::<Vec<_>>(), [("none", 2), ("admin-state", 1)]);
         assert!((groups[0].end() - 40.0).abs() < 1e-9);
-        let out = groups[0].strategies[0].after_signal("outOfRotation").unwrap();
+        let out = groups[0].strategies[0].after_signal("signal", "outOfRotation").unwrap();
         assert!((out.mean - 14.0).abs() < 1e-9, "17 s and 11 s: {out:?}");
     }
 
@@ -301,7 +304,9 @@ pub(super) mod tests {
             event(10.0, Event::OutOfRotation, 0),
         ];
         let runs = from_results(&[of_two]).unwrap();
-        let out = group(&runs)[0].strategies[0].after_signal("outOfRotation").unwrap();
+        let out = group(&runs)[0].strategies[0]
+            .after_signal("signal", "outOfRotation")
+            .unwrap();
         assert!((out.max - 5.0).abs() < 1e-9, "5 s and 3 s: {out:?}");
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::spread::Spread;
 
 const RUN: RunIdentity = RunIdentity {
     scenario: Scenario::ScaleDown,
@@ -178,16 +179,19 @@ fn a_zero_bounds_the_blackhole_that_may_have_been_there_unseen() {
 }
 
 #[test]
-fn a_row_without_a_failure_says_what_that_bounds() {
+fn a_run_without_a_failure_bounds_the_blackhole() {
     let mut run = summarize(&RUN, attempts(|_| false), &[], Vec::new());
-    let bound = |run: &RunResult| rows(std::slice::from_ref(run))[0].blackhole_bound;
-    assert_eq!(bound(&run), None, "the number of nodes is not known");
+    assert_eq!(
+        blackhole_bound(&[run.exposure()]),
+        None,
+        "the number of nodes is not known"
+    );
     run.conditions = Some(Conditions {
         nodes: 4,
         ..Conditions::default()
     });
     // 401 connections in 40 s: 2.5 a second to each node.
-    let bound = bound(&run).unwrap();
+    let bound = blackhole_bound(&[run.exposure()]).unwrap();
     assert!((bound - 1.195).abs() < 1e-3, "{bound}");
 }
 
@@ -198,32 +202,10 @@ fn a_lag_counts_in_the_time_of_the_scenario() {
 }
 
 #[test]
-fn rows_have_the_spread_of_their_runs() {
-    let run = |strategy: Strategy, failed: usize, out: f64| {
-        let timeline = vec![event(5.0, Event::Signal), event(5.0 + out, Event::OutOfRotation)];
-        summarize(
-            &RunIdentity { strategy, ..RUN },
-            attempts(|index| index < failed),
-            &[],
-            timeline,
-        )
-    };
-    let results = [
-        run(Strategy::None, 4, 12.0),
-        run(Strategy::Healthz, 0, 7.0),
-        run(Strategy::None, 8, 14.0),
-    ];
-    let rows = rows(&results);
-    assert_eq!(
-        rows.iter().map(|row| (row.strategy, row.runs)).collect::<Vec<_>>(),
-        [(Strategy::None, 2), (Strategy::Healthz, 1)]
-    );
-    assert_eq!(
-        (rows[0].failed.mean, rows[0].failed.min, rows[0].failed.max),
-        (6.0, 4.0, 8.0)
-    );
-    assert!((rows[0].failed.deviation - 8.0_f64.sqrt()).abs() < 1e-9);
-    assert_eq!(rows[0].out_of_rotation_seconds.unwrap().mean, 13.0);
-    assert_eq!(rows[1].failed.deviation, 0.0);
+fn a_spread_has_the_mean_the_range_and_the_deviation() {
+    let spread = Spread::new(&[4.0, 8.0]);
+    assert_eq!((spread.mean, spread.min, spread.max), (6.0, 4.0, 8.0));
+    assert!((spread.deviation - 8.0_f64.sqrt()).abs() < 1e-9);
+    assert_eq!(Spread::new(&[3.0]).deviation, 0.0);
     assert_eq!(Spread::new(&[]), Spread::default());
 }

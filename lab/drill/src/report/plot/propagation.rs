@@ -90,7 +90,7 @@ pub(in super::super) fn propagation(id: &str, runs: &ScenarioRuns<'_>) -> Result
     let points: Vec<_> = runs
         .strategies
         .iter()
-        .map(|strategy| (strategy.strategy, points(strategy)))
+        .map(|strategy| (strategy.strategy.as_str(), points(strategy)))
         .collect();
     let all = || points.iter().flat_map(|(_, points)| points);
     let end = all().map(|point| point.seconds).fold(1.0, f64::max);
