@@ -1,6 +1,7 @@
 //! The measured sequences: every write to the Node in its order and at its time, and what follows from it. Runs whose writes to the Node
-//! differ in nothing but milliseconds of their ends are one sequence. kube-controller-manager's taint follows 12 to 69 ms after the cordon;
-//! where its time was not noted, it is 30 ms here.
+//! differ in nothing but their times are one sequence, which names all of them and has the times of one: how soon the rest follows decides
+//! nothing once a node has a signal. kube-controller-manager's taint follows 12 to 69 ms after the cordon; where its time was not noted,
+//! it is 30 ms here.
 
 /// The taint that announces the deletion.
 pub(super) const HARD: &str = "ToBeDeletedByClusterAutoscaler";
@@ -41,21 +42,12 @@ pub(super) type Sequence = (&'static str, &'static [Step]);
 
 pub(super) const SEQUENCES: &[Sequence] = &[
     (
-        "cluster-autoscaler a1: empty node",
+        "cluster-autoscaler a1: empty node; a2: one pod to move; b1, b2: with --node-delete-delay-after-taint=30s, gone after 30 and 35 s",
         &[
             (-8050, &[Taint(SOFT)], 200, "None"),
             (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
             (40, &[Taint(UNSCHEDULABLE)], 503, "Down"),
             (5008, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler a2: one pod to move",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (12, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (10_054, &[Gone], 503, "Down"),
         ],
     ),
     (
@@ -116,25 +108,7 @@ pub(super) const SEQUENCES: &[Sequence] = &[
         ],
     ),
     (
-        "cluster-autoscaler b1: empty node, --node-delete-delay-after-taint=30s",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (30_013, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler b2: one pod to move, --node-delete-delay-after-taint=30s",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (35_031, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler c1: delayed by an annotation that was there before",
+        "cluster-autoscaler c1: delayed by an annotation that was there before; c2: with one pod to move, gone after 15 s",
         &[
             (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
             (-8100, &[Taint(SOFT)], 200, "None"),
@@ -142,17 +116,6 @@ pub(super) const SEQUENCES: &[Sequence] = &[
             (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
             (8502, &[Unannotate(OTHER_DELAY)], 503, "Down"),
             (10_013, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler c2: the same with one pod to move",
-        &[
-            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (9402, &[Unannotate(OTHER_DELAY)], 503, "Down"),
-            (15_168, &[Gone], 503, "Down"),
         ],
     ),
     (
@@ -200,7 +163,7 @@ pub(super) const SEQUENCES: &[Sequence] = &[
         ],
     ),
     (
-        "karpenter k4: empty node, consolidation",
+        "karpenter k4, k12, 1.9.1 o3: empty node, consolidation; k8, 1.9.1 o4: underutilized node; gone after 0.1 to 20 s",
         &[
             (0, &[Taint(DISRUPTED)], 503, "Down"),
             (89, &[Delete], 503, "Down"),
@@ -209,7 +172,7 @@ pub(super) const SEQUENCES: &[Sequence] = &[
         ],
     ),
     (
-        "karpenter k6: replaced by a cheaper node",
+        "karpenter k5, k6: replaced by a cheaper node",
         &[
             (0, &[Taint(DISRUPTED)], 503, "Down"),
             (2106, &[Delete], 503, "Down"),
@@ -218,27 +181,11 @@ pub(super) const SEQUENCES: &[Sequence] = &[
         ],
     ),
     (
-        "karpenter k10: kubectl delete nodeclaim, empty node",
+        "karpenter k10, k3, 1.9.1 o1: kubectl delete nodeclaim, empty node; k1: with two pods; k2, k11, 1.9.1 o2: kubectl delete node",
         &[
             (0, &[Delete], 503, "Down"),
             (16, &[TaintAndLabel], 503, "Down"),
             (4279, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k1: kubectl delete nodeclaim, two pods",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (65, &[TaintAndLabel], 503, "Down"),
-            (5473, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k2: kubectl delete node, two pods",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (22, &[TaintAndLabel], 503, "Down"),
-            (5136, &[Gone], 503, "Down"),
         ],
     ),
     (
@@ -250,89 +197,12 @@ pub(super) const SEQUENCES: &[Sequence] = &[
         ],
     ),
     (
-        "karpenter 1.9.1 o3: empty node, consolidation",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (43, &[Delete], 503, "Down"),
-            (53, &[Label], 503, "Down"),
-            (96, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter 1.9.1 o1: kubectl delete nodeclaim, empty node",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (14, &[TaintAndLabel], 503, "Down"),
-            (66, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k8: underutilized node, a pod moves",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (151, &[Delete], 503, "Down"),
-            (214, &[Label], 503, "Down"),
-            (5429, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k5: replaced by a cheaper node",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (2156, &[Delete], 503, "Down"),
-            (2174, &[Label], 503, "Down"),
-            (7518, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k3: kubectl delete nodeclaim, empty node",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (22, &[TaintAndLabel], 503, "Down"),
-            (4229, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k11: kubectl delete node, two pods",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (54, &[TaintAndLabel], 503, "Down"),
-            (5326, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
         "karpenter k7: kubectl delete node, a PDB allows no eviction for 15 s",
         &[
             (0, &[Delete], 503, "Down"),
             (27, &[TaintAndLabel], 503, "Down"),
             (15_000, &[Nothing], 503, "Down"),
             (23_165, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k12: empty node, consolidation, a pod of a DaemonSet needs 20 s",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (89, &[Delete], 503, "Down"),
-            (100, &[Label], 503, "Down"),
-            (20_319, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter 1.9.1 o4: underutilized node",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (64, &[Delete], 503, "Down"),
-            (79, &[Label], 503, "Down"),
-            (1155, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter 1.9.1 o2: kubectl delete node, two pods",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (61, &[TaintAndLabel], 503, "Down"),
-            (1261, &[Gone], 503, "Down"),
         ],
     ),
 ];
