@@ -109,16 +109,14 @@ impl EmulatorProcess {
         } else {
             body.to_string()
         };
-        let mut client = Client::connect(self.control, "").await?;
-        let answer = client
-            .send(method, &format!("/emulator/v1/{path}"), body.as_bytes())
-            .await?;
-        Ok(serde_json::from_slice(answer.body).unwrap_or_default())
+        let client = Client::new(self.control, "");
+        let answer = client.send(method, &format!("/emulator/v1/{path}"), body).await?;
+        Ok(serde_json::from_slice(&answer.body).unwrap_or_default())
     }
 
-    /// A new connection to ARM.
-    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
-        Client::connect(self.arm, &self.token).await
+    /// A client of ARM.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.arm, &self.token)
     }
 }
 

@@ -83,9 +83,9 @@ impl Azure {
         self.emulator.control("DELETE", "faults", &Value::Null).await.map(drop)
     }
 
-    /// A new connection to ARM.
-    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
-        self.emulator.client().await
+    /// A client of ARM.
+    pub(crate) fn client(&self) -> Client {
+        self.emulator.client()
     }
 
     /// Delays each answer of ARM by this time.
@@ -105,9 +105,8 @@ impl Azure {
 
     /// Reads a load balancer from ARM.
     pub(crate) async fn load_balancer(&self, name: &str) -> anyhow::Result<Vec<u8>> {
-        let mut client = self.emulator.client().await?;
         let path = format!("{}{name}?api-version=2025-05-01", load_balancers_path());
-        Ok(client.send("GET", &path, b"").await?.body.to_vec())
+        Ok(self.client().send("GET", &path, String::new()).await?.body.into())
     }
 
     /// The number of the journal's last entry.

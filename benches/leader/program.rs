@@ -79,16 +79,19 @@ impl Program {
     }
 
     pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
-        let mut client = Client::connect(self.address, "").await?;
-        Ok(String::from_utf8(
-            client.send("GET", "/metrics", b"").await?.body.to_vec(),
-        )?)
+        metrics(self.address).await
     }
 
     /// Waits until its metrics satisfy a condition.
     pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         until(what, async || self.metrics().await, reached).await
     }
+}
+
+/// The metrics of the program with this operations port.
+pub(crate) async fn metrics(address: SocketAddr) -> anyhow::Result<String> {
+    let answer = Client::new(address, "").send("GET", "/metrics", String::new()).await?;
+    Ok(String::from_utf8(answer.body.into())?)
 }
 
 /// Waits until metrics satisfy a condition.

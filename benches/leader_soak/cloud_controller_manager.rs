@@ -70,7 +70,7 @@ impl StandIn {
     }
 
     async fn write(&mut self, azure: &Azure) -> anyhow::Result<()> {
-        let mut client = azure.client().await?;
+        let client = azure.client();
         let index = self.random.usize(..SHAPE.load_balancers);
         let load_balancer = SHAPE.names().nth(index).context("a load balancer")?;
         let pool = self.random.usize(..SHAPE.pools);
@@ -91,17 +91,13 @@ impl StandIn {
         if addresses.len() == before {
             addresses.push(json!({"name": name, "properties": {"ipAddress": node_address(node)}}));
         }
-        put(&mut client, &path, &document).await
+        put(&client, &path, &document).await
     }
 }
 
 /// Writes a document and waits for the end of the operation.
-pub(crate) async fn put(client: &mut Client, path: &str, document: &Value) -> anyhow::Result<()> {
-    let operation = client
-        .send("PUT", path, document.to_string().as_bytes())
-        .await?
-        .operation;
-    if let Some(operation) = operation {
+pub(crate) async fn put(client: &Client, path: &str, document: &Value) -> anyhow::Result<()> {
+    if let Some(operation) = client.send("PUT", path, document.to_string()).await?.operation {
         client.wait_for_operation(&operation).await?;
     }
     Ok(())

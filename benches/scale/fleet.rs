@@ -9,12 +9,11 @@ use headgate_sandbox::agents::{Agent, AgentConfig, Controller};
 use tokio::time::{Instant, sleep};
 
 use crate::azure::Azure;
-use crate::azure_emulator::client::Client;
 use crate::azure_emulator::node_name;
 use crate::documents::LEADERS_NODE;
 use crate::measuring::output::say;
 use crate::options::Options;
-use crate::program::{count, sum};
+use crate::program::{count, metrics, sum};
 use crate::world::World;
 
 const SETTINGS: &str =
@@ -109,7 +108,7 @@ impl Fleet {
     pub(crate) async fn leader(&self) -> anyhow::Result<Option<usize>> {
         for (number, controller) in self.controllers.iter().enumerate() {
             let Some(controller) = controller else { continue };
-            if sum(&metrics(controller).await?, "headgate_leader") > 0.0 {
+            if sum(&metrics(controller.metrics).await?, "headgate_leader") > 0.0 {
                 return Ok(Some(number));
             }
         }
@@ -120,7 +119,7 @@ impl Fleet {
     pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
         let mut all = String::new();
         for controller in self.controllers.iter().flatten() {
-            all.push_str(&metrics(controller).await?);
+            all.push_str(&metrics(controller.metrics).await?);
         }
         Ok(all)
     }
@@ -179,13 +178,6 @@ impl Fleet {
         let processes = self.agents.into_iter().map(|agent| agent.process).chain(controllers);
         futures::future::join_all(processes.map(|process| process.stop(Duration::from_secs(20)))).await;
     }
-}
-
-async fn metrics(controller: &Controller) -> anyhow::Result<String> {
-    let mut client = Client::connect(controller.metrics, "").await?;
-    Ok(String::from_utf8(
-        client.send("GET", "/metrics", b"").await?.body.to_vec(),
-    )?)
 }
 
 /// Whether every entry that should be `Down` is, and no other of headgate's.
