@@ -6,9 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use headgate_core::node::Node;
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counter, Flows, thread_cpu_time};
+use super::counter::{Counter, Flows};
 use super::data_plane::NodeNetwork;
 use super::destinations::Destinations;
 use super::exclusions::{AZURE_PROBES, ExcludedSources, Prefix};
@@ -137,6 +138,11 @@ impl From<&Node> for NodeFacts {
             pod_ranges: node.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
         }
     }
+}
+
+/// What this thread has used.
+fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 fn not_counted(destinations: &Destinations) -> Vec<String> {

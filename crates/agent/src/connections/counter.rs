@@ -10,8 +10,6 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nix::time::{ClockId, clock_gettime};
-
 use crate::connections::ages::{Ages, Observation};
 use crate::connections::destinations::Destinations;
 use crate::connections::exclusions::ExcludedSources;
@@ -46,8 +44,6 @@ pub struct Count {
     pub in_other_zones: u64,
     /// The number of entries that were read.
     pub entries: u64,
-    /// The CPU time of the count, the kernel's part included.
-    pub cpu_time: Duration,
 }
 
 impl Count {
@@ -125,16 +121,14 @@ impl Counter {
         excluded: &ExcludedSources,
         timeout: Duration,
     ) -> Result<Count, ReadError> {
-        let started = thread_cpu_time();
         let deadline = Deadline::after(timeout);
         let mut attempt = 1;
         loop {
             let mut tally = Tally::new(destinations, excluded, self.ages.observe(Instant::now()));
             match self.read_all(transport, &mut tally, deadline) {
                 Ok(true) => {
-                    let (mut count, first_seen) = tally.finish();
+                    let (count, first_seen) = tally.finish();
                     self.ages.adopt(first_seen);
-                    count.cpu_time = thread_cpu_time().saturating_sub(started);
                     return Ok(count);
                 }
                 // This kernel does not filter.
@@ -231,10 +225,6 @@ impl<'a> Tally<'a> {
         self.count.oldest = oldest;
         (self.count, first_seen)
     }
-}
-
-pub(super) fn thread_cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]
