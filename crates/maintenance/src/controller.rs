@@ -27,7 +27,6 @@ mod writer;
 
 pub use node_edits::remove_traces;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,36 +91,6 @@ pub struct MaintenanceContext {
     pub max_concurrent_nodes: Option<IntOrPercent>,
 }
 
-/// The tasks of the controllers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum TaskName {
-    Maintenances,
-    Machines,
-    Evacuations,
-    Budgets,
-    Pods,
-    MaintenanceController,
-    EvacuationController,
-    DaemonSetEvacuator,
-    RolloutEvacuator,
-}
-
-impl fmt::Display for TaskName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Maintenances => "nodemaintenances",
-            Self::Machines => "machines",
-            Self::Evacuations => "evacuations",
-            Self::Budgets => "poddisruptionbudgets",
-            Self::Pods => "pods",
-            Self::MaintenanceController => "maintenance-controller",
-            Self::EvacuationController => "evacuation-controller",
-            Self::DaemonSetEvacuator => "daemonset-evacuator",
-            Self::RolloutEvacuator => "rollout-evacuator",
-        })
-    }
-}
-
 /// Clears the gauges when the term ends.
 struct ClearGauges(Metrics);
 
@@ -139,9 +108,9 @@ pub async fn run(term: Term, context: MaintenanceContext) {
         let ended = tasks.join_next().await;
         drop(tasks);
         let (task, reason) = match ended {
-            Some((task, Ok(()))) => (task.to_string(), "it returned".to_owned()),
-            Some((task, Err(error))) => (task.to_string(), error.to_string()),
-            None => ("none".to_owned(), "there was no task".to_owned()),
+            Some((task, Ok(()))) => (task, "it returned".to_owned()),
+            Some((task, Err(error))) => (task, error.to_string()),
+            None => ("none", "there was no task".to_owned()),
         };
         context.metrics.count_restart();
         tracing::error!(task, reason, restart_in = ?RESTART_PAUSE, "maintenance task ended by a defect; all of them start again");
@@ -150,7 +119,7 @@ pub async fn run(term: Term, context: MaintenanceContext) {
 }
 
 /// Starts all tasks; dropping them aborts them.
-fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<TaskName, ()> {
+fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<&'static str, ()> {
     let mut tasks = JoinMap::new();
     let caches = Caches::start(&mut tasks, context);
     let writer = Writer {
@@ -158,22 +127,14 @@ fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<TaskName, ()> {
         term: term.clone(),
         metrics: context.metrics.clone(),
         events: MaintenanceEvents::new(context.events.clone()),
+        clock: context.clock.clone(),
     };
-    tasks.spawn(
-        TaskName::MaintenanceController,
-        MaintenanceController::new(caches.clone(), writer.clone(), context).run(),
-    );
-    tasks.spawn(
-        TaskName::EvacuationController,
-        EvacuationController::new(caches.clone(), writer.clone(), context).run(),
-    );
-    tasks.spawn(
-        TaskName::DaemonSetEvacuator,
-        DaemonSetEvacuator::new(caches.clone(), writer.clone(), context).run(),
-    );
-    tasks.spawn(
-        TaskName::RolloutEvacuator,
-        RolloutEvacuator::new(caches, writer, context).run(),
-    );
+    let maintenances = MaintenanceController::new(caches.clone(), writer.clone(), context.clone());
+    tasks.spawn("maintenance-controller", maintenances.run());
+    let evacuations = EvacuationController::new(caches.clone(), writer.clone());
+    tasks.spawn("evacuation-controller", evacuations.run());
+    let daemon_sets = DaemonSetEvacuator::new(caches.clone(), writer.clone());
+    tasks.spawn("daemonset-evacuator", daemon_sets.run());
+    tasks.spawn("rollout-evacuator", RolloutEvacuator::new(caches, writer).run());
     tasks
 }

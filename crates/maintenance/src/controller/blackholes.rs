@@ -1,17 +1,13 @@
 //! Measures blackhole seconds on the nodes under maintenance: from the snapshot of each turn to the metric and an event.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::node::{NodeTraffic, Unproved};
-use headgate_core::service::Service;
 use headgate_core::telemetry::first_names;
 use jiff::Timestamp;
 
-use super::caches::Caches;
-use super::events::MaintenanceEvents;
-use super::metrics::Metrics;
+use super::executor::Executor;
 use crate::api::{LoadBalancerState, Stage};
 use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode};
 use crate::snapshot::{PodFacts, Snapshot};
@@ -23,44 +19,21 @@ const MIN_REPORTED: Duration = Duration::from_secs(1);
 /// Services that an event names.
 const MAX_NAMES: usize = 8;
 
-/// The meter, and where its results go.
-pub(super) struct BlackholeReporter {
-    meter: BlackholeMeter,
-    events: MaintenanceEvents,
-    metrics: Metrics,
-}
-
-impl BlackholeReporter {
-    pub(super) fn new(events: MaintenanceEvents, metrics: Metrics) -> Self {
-        Self {
-            meter: BlackholeMeter::default(),
-            events,
-            metrics,
+/// Adopts the state of a turn, and reports what has ended.
+pub(super) fn measure(meter: &mut BlackholeMeter, snapshot: &Snapshot, executor: &Executor, now: Timestamp) {
+    let services = executor.caches.services.borrow();
+    let Some(services) = services.as_ref() else { return };
+    let services = services.values().map(|service| &**service);
+    for (node, results) in meter.update(&drained_nodes(snapshot), services, now) {
+        for result in &results {
+            executor.writer.metrics.observe_blackhole(result.policy, result.lasted);
         }
-    }
-
-    /// Adopts the state of a turn, and reports what has ended.
-    pub(super) fn update(
-        &mut self,
-        snapshot: &Snapshot,
-        services: &BTreeMap<String, Arc<Service>>,
-        caches: &Caches,
-        now: Timestamp,
-    ) {
-        let services = services.values().map(|service| &**service);
-        let results = self.meter.update(&drained_nodes(snapshot), services, now);
-        for (node, results) in results {
-            for result in &results {
-                self.metrics.observe_blackhole(result.policy, result.lasted);
-            }
-            let Some(note) = note(&results) else { continue };
-            let uid = caches
-                .nodes
-                .borrow()
-                .as_ref()
-                .and_then(|nodes| Some(nodes.get(&node)?.uid.clone()));
-            let uid = uid.unwrap_or_else(|| node.clone());
-            self.events.about_node(&node, &uid, true, CONNECTIONS_AT_RISK, &note);
+        if let Some(note) = note(&results) {
+            let uid = executor.node_uid(&node);
+            executor
+                .writer
+                .events
+                .about_node(&node, &uid, true, CONNECTIONS_AT_RISK, &note);
         }
     }
 }

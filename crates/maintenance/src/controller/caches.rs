@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::task::JoinMap;
 
+use super::MaintenanceContext;
 use super::pods::{PodCache, watch_pods};
-use super::{MaintenanceContext, TaskName};
 use crate::api::{Evacuation, NodeMaintenance};
 use crate::automatic::Cause;
 use crate::machine::DeletedMachine;
@@ -42,20 +42,19 @@ pub(super) struct Caches {
 
 impl Caches {
     /// Starts all watches but those of the term, which others read too.
-    pub(super) fn start(tasks: &mut JoinMap<TaskName, ()>, context: &MaintenanceContext) -> Self {
-        let maintenances = watch_all(tasks, TaskName::Maintenances, "nodemaintenances", context, Some);
+    pub(super) fn start(tasks: &mut JoinMap<&'static str, ()>, context: &MaintenanceContext) -> Self {
+        let maintenances = watch_all(tasks, "nodemaintenances", context, Some);
         let pods = watch::Sender::new(PodCache::default());
         let (maintained_nodes, located_nodes) = (watch::Sender::default(), watch::Sender::default());
         let machines = context.automatic.causes.contains_key(&Cause::Machine);
-        let machines =
-            machines.then(|| watch_all(tasks, TaskName::Machines, "machines", context, DeletedMachine::read).objects);
+        let machines = machines.then(|| watch_all(tasks, "machines", context, DeletedMachine::read).objects);
         let caches = Self {
             machines,
             maintenances: maintenances.objects,
             undecodable_maintenances: maintenances.undecodable,
             nodes: context.nodes.objects.clone(),
-            evacuations: watch_all(tasks, TaskName::Evacuations, "evacuations", context, Some).objects,
-            budgets: watch_all(tasks, TaskName::Budgets, "poddisruptionbudgets", context, |budget| {
+            evacuations: watch_all(tasks, "evacuations", context, Some).objects,
+            budgets: watch_all(tasks, "poddisruptionbudgets", context, |budget| {
                 BudgetFacts::read(&budget)
             })
             .objects,
@@ -65,15 +64,14 @@ impl Caches {
             located_nodes: located_nodes.clone(),
         };
         let wanted = (maintained_nodes.subscribe(), located_nodes.subscribe());
-        tasks.spawn(TaskName::Pods, watch_pods(context.clone(), wanted, pods));
+        tasks.spawn("pods", watch_pods(context.clone(), wanted, pods));
         caches
     }
 }
 
 /// Starts the watch of all objects of a kind.
 fn watch_all<K, V>(
-    tasks: &mut JoinMap<TaskName, ()>,
-    task: TaskName,
+    tasks: &mut JoinMap<&'static str, ()>,
     resource: &'static str,
     context: &MaintenanceContext,
     read: fn(K) -> Option<V>,
@@ -85,6 +83,6 @@ where
     let reporter = WatchReporter::new(resource, context.metrics.watch_errors(), context.clock.clone());
     let reporter = reporter.with_events(Some(context.events.clone()));
     let (store, watch) = Store::new(&context.client, reporter, read);
-    tasks.spawn(task, watch);
+    tasks.spawn(resource, watch);
     store
 }

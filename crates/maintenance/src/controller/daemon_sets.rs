@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use headgate_core::clock::{Clock, whole_seconds};
+use headgate_core::clock::whole_seconds;
 use kube::ResourceExt as _;
 use tokio::time::{Instant, sleep_until};
 
-use super::MaintenanceContext;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::evacuations::failed_status;
@@ -39,7 +38,6 @@ const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 pub(super) struct DaemonSetEvacuator {
     caches: Caches,
     writer: Writer,
-    clock: Clock,
     /// When the pod of an Evacuation, by UID, may be deleted again.
     repeat_at: HashMap<String, Instant>,
     /// The UIDs of the Evacuations whose pods are being deleted.
@@ -63,11 +61,10 @@ struct DrainedNode<'a> {
 }
 
 impl DaemonSetEvacuator {
-    pub(super) fn new(caches: Caches, writer: Writer, context: &MaintenanceContext) -> Self {
+    pub(super) fn new(caches: Caches, writer: Writer) -> Self {
         Self {
             caches,
             writer,
-            clock: context.clock.clone(),
             repeat_at: HashMap::new(),
             working: BTreeSet::new(),
         }
@@ -95,7 +92,7 @@ impl DaemonSetEvacuator {
                     for deletion in self.due().into_iter().take(MAX_DELETIONS - self.working.len()) {
                         let uid = deletion.evacuation.uid().unwrap_or_default();
                         if self.working.insert(uid) {
-                            deletions.push(delete(self.writer.clone(), self.clock.clone(), deletion));
+                            deletions.push(delete(self.writer.clone(), deletion));
                         }
                     }
                     let wake_at = self.repeat_at.values().min().copied();
@@ -112,7 +109,7 @@ impl DaemonSetEvacuator {
     }
 
     fn due(&mut self) -> Vec<Deletion> {
-        let now = self.clock.now();
+        let now = self.writer.clock.now();
         self.repeat_at.retain(|_, at| *at > now.mono);
         let maintenances = self.caches.maintenances.borrow_and_update();
         let nodes = self.caches.nodes.borrow_and_update();
@@ -160,7 +157,7 @@ impl DaemonSetEvacuator {
 }
 
 /// Writes the progress, then deletes the pod. Returns the UID of the Evacuation, and when it may be worked on again.
-async fn delete(writer: Writer, clock: Clock, deletion: Deletion) -> (String, Instant) {
+async fn delete(writer: Writer, deletion: Deletion) -> (String, Instant) {
     let Deletion {
         evacuation,
         status,
@@ -171,7 +168,7 @@ async fn delete(writer: Writer, clock: Clock, deletion: Deletion) -> (String, In
         let written = writer.write_evacuation_status(&evacuation, status).await?;
         let deleted = writer.delete_pod(&pod, cut).await;
         if let Err(error) = &deleted {
-            write_failure(&writer, &written, error, &clock).await;
+            write_failure(&writer, &written, error).await;
         }
         deleted
     };
@@ -201,13 +198,18 @@ async fn delete(writer: Writer, clock: Clock, deletion: Deletion) -> (String, In
 }
 
 /// Writes a deletion that failed to the status, as an eviction that failed: the pod is a blocker from then on.
-async fn write_failure(writer: &Writer, evacuation: &Evacuation, error: &WriteError, clock: &Clock) {
+async fn write_failure(writer: &Writer, evacuation: &Evacuation, error: &WriteError) {
     let (reason, message) = match error {
         WriteError::Refused(message) => (EvictionFailure::Forbidden, message),
         WriteError::Failed(message) => (EvictionFailure::Other, message),
         WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => return,
     };
-    let status = failed_status(evacuation, reason, message.clone(), whole_seconds(clock.now().wall));
+    let status = failed_status(
+        evacuation,
+        reason,
+        message.clone(),
+        whole_seconds(writer.clock.now().wall),
+    );
     if let Err(error) = writer.write_evacuation_status(evacuation, status).await {
         tracing::info!(namespace = evacuation.namespace(), name = evacuation.name_any(), %error, "Evacuation not written");
     }

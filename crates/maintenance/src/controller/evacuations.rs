@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use headgate_core::clock::{Clock, whole_seconds};
+use headgate_core::clock::whole_seconds;
 use headgate_core::telemetry::{ReconcileSpan, warn_if};
 use headgate_kubernetes::{Decoded, is_dns_subdomain};
 use jiff::Timestamp;
@@ -20,7 +20,6 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use super::MaintenanceContext;
 use super::budgets::have_room;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
@@ -56,7 +55,6 @@ const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 pub(super) struct EvacuationController {
     caches: Caches,
     writer: Writer,
-    clock: Clock,
     /// By the UID of the Evacuation.
     memories: HashMap<String, Memory>,
     /// When the steps that are under way began, by the UID of the Evacuation.
@@ -104,11 +102,10 @@ enum Worked {
 }
 
 impl EvacuationController {
-    pub(super) fn new(caches: Caches, writer: Writer, context: &MaintenanceContext) -> Self {
+    pub(super) fn new(caches: Caches, writer: Writer) -> Self {
         Self {
             caches,
             writer,
-            clock: context.clock.clone(),
             memories: HashMap::new(),
             working: BTreeMap::new(),
         }
@@ -124,7 +121,7 @@ impl EvacuationController {
             while self.has_place() {
                 let Some(due) = queue.pop_front() else { break };
                 self.working.insert(uid_of(&due), Instant::now());
-                steps.push(make_step(self.writer.clone(), self.clock.clone(), due));
+                steps.push(make_step(self.writer.clone(), due));
             }
             let has_place_at = self.has_place_at().filter(|_| !queue.is_empty());
             let caches = &mut self.caches;
@@ -165,7 +162,7 @@ impl EvacuationController {
 
     /// The Evacuations on which a step is due, and when the next one may be without a change.
     fn due(&mut self) -> (Vec<Due>, Instant) {
-        let now = self.clock.now();
+        let now = self.writer.clock.now();
         let mut wake_at = now.mono + RESYNC_INTERVAL;
         let evacuations = self.caches.evacuations.borrow_and_update();
         let Some(evacuations) = evacuations.as_ref() else {
@@ -221,7 +218,7 @@ impl EvacuationController {
         let uid = uid_of(due);
         self.working.remove(&uid);
         let memory = self.memories.entry(uid).or_default();
-        memory.apply(&due.evacuation, due.pod.is_some(), worked, self.clock.now().mono);
+        memory.apply(&due.evacuation, due.pod.is_some(), worked, self.writer.clock.now().mono);
         self.publish_located_nodes();
     }
 
@@ -327,9 +324,9 @@ fn uid_of(due: &Due) -> String {
     due.evacuation.uid().unwrap_or_default()
 }
 
-async fn make_step(writer: Writer, clock: Clock, due: Due) -> (Due, Worked) {
+async fn make_step(writer: Writer, due: Due) -> (Due, Worked) {
     let span = evacuation_span(writer.term.number(), &due.evacuation, due.pod.as_ref());
-    let now = whole_seconds(clock.now().wall);
+    let now = whole_seconds(writer.clock.now().wall);
     let worked = span.run(work_on(&writer, &due, &span, now)).await;
     (due, worked)
 }

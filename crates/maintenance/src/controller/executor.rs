@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use headgate_core::clock::Clock;
 use headgate_core::node::Node;
 use headgate_kubernetes::FieldIntents;
 use jiff::Timestamp;
@@ -24,7 +23,6 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::caches::Caches;
-use super::metrics::Metrics;
 use super::node_edits::{ConditionsEdit, IsolationEdit, UpgradeStatusEdit, intent};
 use super::writer::{WriteError, Writer};
 use crate::api::NodeMaintenanceStatus;
@@ -56,8 +54,6 @@ pub(super) struct Executed {
 pub(super) struct Executor {
     pub(super) caches: Caches,
     pub(super) writer: Writer,
-    pub(super) metrics: Metrics,
-    pub(super) clock: Clock,
     /// What cordons, taints and their annotations should be.
     pub(super) isolations: FieldIntents,
     /// What conditions of Nodes should be.
@@ -210,7 +206,7 @@ impl Executor {
                         is_revert: is_revert(action, planned),
                         races: Arc::clone(&self.races),
                         events: self.writer.events.clone(),
-                        clock: self.clock.clone(),
+                        clock: self.writer.clock.clone(),
                     };
                     let intent = intent(&self.node_uid(node), format!("{change:?}"), edit);
                     isolations.insert(node.clone(), intent);
@@ -235,7 +231,7 @@ impl Executor {
     }
 
     /// The UID of a Node for events; its name where it is not known.
-    fn node_uid(&self, name: &str) -> String {
+    pub(super) fn node_uid(&self, name: &str) -> String {
         let nodes = self.caches.nodes.borrow();
         let node = nodes.as_ref().and_then(|nodes| nodes.get(name));
         node.map_or_else(|| name.to_owned(), |node| node.uid.clone())
@@ -257,7 +253,8 @@ impl Executor {
                     .evacuated
                     .insert((object.uid().unwrap_or_default(), node.to_owned()));
             if let (Some(confirmed), true) = (confirmed, is_first) {
-                self.metrics
+                self.writer
+                    .metrics
                     .observe_out_to_evacuation(unsigned(now.duration_since(confirmed.0)));
             }
         }

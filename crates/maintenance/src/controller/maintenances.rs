@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use headgate_core::clock::{Clock, Moment};
+use headgate_core::clock::Moment;
 use headgate_core::node::Node;
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::{NodeField, Objects};
@@ -15,15 +15,15 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::blackholes::BlackholeReporter;
+use super::blackholes::measure;
 use super::caches::Caches;
 use super::executor::{Executed, Executor};
-use super::metrics::{GaugeValues, Metrics};
+use super::metrics::GaugeValues;
 use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
-use crate::automatic::AutomaticMaintenances;
+use crate::blackhole::BlackholeMeter;
 use crate::machine::DeletedMachine;
 use crate::plan::concurrency;
 use crate::plan::conditions::own_conditions;
@@ -42,15 +42,10 @@ const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 /// The NodeMaintenance controller.
 pub(super) struct MaintenanceController {
     caches: Caches,
-    load_balancers: LoadBalancerSource,
-    automatic: AutomaticMaintenances,
-    pauses_upgrades: bool,
+    context: MaintenanceContext,
     probe_markers: ProbeMarkers,
     executor: Executor,
-    blackholes: BlackholeReporter,
-    metrics: Metrics,
-    clock: Clock,
-    max_concurrent_nodes: Option<IntOrPercent>,
+    blackholes: BlackholeMeter,
 }
 
 /// What a turn came to.
@@ -63,14 +58,11 @@ struct Turned {
 }
 
 impl MaintenanceController {
-    pub(super) fn new(caches: Caches, writer: Writer, context: &MaintenanceContext) -> Self {
+    pub(super) fn new(caches: Caches, writer: Writer, context: MaintenanceContext) -> Self {
         Self {
-            blackholes: BlackholeReporter::new(writer.events.clone(), context.metrics.clone()),
             executor: Executor {
                 caches: caches.clone(),
                 writer,
-                metrics: context.metrics.clone(),
-                clock: context.clock.clone(),
                 isolations: context.node_intents.field(NodeField::Maintenance),
                 conditions: context.node_intents.field(NodeField::MaintenanceConditions),
                 upgrade_statuses: context.node_intents.field(NodeField::UpgradeStatus),
@@ -79,13 +71,9 @@ impl MaintenanceController {
                 evacuated: BTreeSet::new(),
             },
             caches,
-            load_balancers: context.load_balancers.clone(),
-            automatic: context.automatic.clone(),
-            pauses_upgrades: context.pauses_upgrades,
+            context,
             probe_markers: ProbeMarkers::default(),
-            metrics: context.metrics.clone(),
-            clock: context.clock.clone(),
-            max_concurrent_nodes: context.max_concurrent_nodes,
+            blackholes: BlackholeMeter::default(),
         }
     }
 
@@ -93,7 +81,7 @@ impl MaintenanceController {
     pub(super) async fn run(mut self) {
         let mut retry = FIRST_RETRY;
         loop {
-            let now = self.clock.now();
+            let now = self.context.clock.now();
             let turned = self.turn(now).await;
             let mut wake_at = Instant::now() + RESYNC_INTERVAL;
             if let Some(Turned {
@@ -117,7 +105,7 @@ impl MaintenanceController {
                 }
             }
             sleep(MIN_INTERVAL).await;
-            let (caches, load_balancers) = (&mut self.caches, &mut self.load_balancers);
+            let (caches, load_balancers) = (&mut self.caches, &mut self.context.load_balancers);
             // A cache whose watch has ended stays as it is until all tasks are started again.
             tokio::select! {
                 Ok(()) = caches.maintenances.changed() => {}
@@ -138,10 +126,8 @@ impl MaintenanceController {
         let (snapshot, expires_at) = self.snapshot(now)?;
         let now = now.wall;
         let plan = plan(&snapshot, now);
-        if let Some(services) = self.caches.services.borrow().as_ref() {
-            self.blackholes.update(&snapshot, services, &self.caches, now);
-        }
-        self.metrics.set_gauges(&gauges(&snapshot.maintenances));
+        measure(&mut self.blackholes, &snapshot, &self.executor, now);
+        self.context.metrics.set_gauges(&gauges(&snapshot.maintenances));
         let is_cordoned = |node: &str| {
             let mut nodes = snapshot.nodes.iter();
             nodes.any(|facts| facts.name == node && facts.was_unschedulable.is_some())
@@ -198,6 +184,7 @@ impl MaintenanceController {
                 !is_idle
                     || has_traces(node)
                     || self
+                        .context
                         .automatic
                         .causes_of(node, machines.as_deref().unwrap_or_default())
                         .next()
@@ -205,7 +192,7 @@ impl MaintenanceController {
             };
             nodes.filter(is_planned).cloned().collect()
         };
-        let maintained = maintained_nodes(&maintenances, &nodes, self.max_concurrent_nodes);
+        let maintained = maintained_nodes(&maintenances, &nodes, self.context.max_concurrent_nodes);
         self.caches.maintained_nodes.send_if_modified(|known| {
             let is_changed = *known != maintained;
             known.clone_from(&maintained);
@@ -219,7 +206,7 @@ impl MaintenanceController {
             let all = maintained.iter().flat_map(|node| pods.of_node(node));
             all.cloned().collect()
         };
-        let (load_balancers, expires_at) = match &mut self.load_balancers {
+        let (load_balancers, expires_at) = match &mut self.context.load_balancers {
             LoadBalancerSource::Reads(reads) => ((**reads.borrow_and_update()).clone(), None),
             LoadBalancerSource::Probes => {
                 let cached = self.caches.nodes.borrow();
@@ -239,9 +226,9 @@ impl MaintenanceController {
             budgets,
             load_balancers,
             machines,
-            automatic: self.automatic.clone(),
-            pauses_upgrades: self.pauses_upgrades,
-            max_concurrent_nodes: self.max_concurrent_nodes,
+            automatic: self.context.automatic.clone(),
+            pauses_upgrades: self.context.pauses_upgrades,
+            max_concurrent_nodes: self.context.max_concurrent_nodes,
         };
         Some((snapshot, expires_at))
     }

@@ -9,11 +9,10 @@ mod workload;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use headgate_core::clock::{Clock, whole_seconds};
+use headgate_core::clock::whole_seconds;
 use kube::ResourceExt;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::MaintenanceContext;
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::writer::{WriteError, Writer};
@@ -47,7 +46,6 @@ const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 pub(super) struct RolloutEvacuator {
     caches: Caches,
     writer: Writer,
-    clock: Clock,
     /// By the UID of the Evacuation.
     memories: HashMap<String, Memory>,
 }
@@ -82,11 +80,10 @@ struct Due {
 }
 
 impl RolloutEvacuator {
-    pub(super) fn new(caches: Caches, writer: Writer, context: &MaintenanceContext) -> Self {
+    pub(super) fn new(caches: Caches, writer: Writer) -> Self {
         Self {
             caches,
             writer,
-            clock: context.clock.clone(),
             memories: HashMap::new(),
         }
     }
@@ -272,7 +269,7 @@ impl RolloutEvacuator {
     }
 
     async fn restart(&self, look: &Look, workload: &Workload, record: &Record) -> Result<Duration, WriteError> {
-        let now = whole_seconds(self.clock.now().wall);
+        let now = whole_seconds(self.writer.clock.now().wall);
         match workload.restart(&self.writer, record, now).await {
             Ok(()) => {}
             Err(WriteError::Refused(why)) => return self.record(look, &refused(&why)).await,
@@ -300,7 +297,7 @@ impl RolloutEvacuator {
 
     /// Writes a decision that restarts nothing to the Evacuation, if it is new there.
     async fn record(&self, look: &Look, decision: &Decision) -> Result<Duration, WriteError> {
-        let now = whole_seconds(self.clock.now().wall);
+        let now = whole_seconds(self.writer.clock.now().wall);
         if let Some(status) = status_after(&look.evacuation, decision, now) {
             self.writer.write_evacuation_status(&look.evacuation, status).await?;
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
+use headgate_core::clock::Clock;
 use headgate_kubernetes::Decoded;
 use headgate_kubernetes::leader::{PermitError, Term};
 use k8s_openapi::api::core::v1::Pod;
@@ -79,6 +80,7 @@ pub(super) struct Writer {
     pub(super) metrics: Metrics,
     /// Where events are queued.
     pub(super) events: MaintenanceEvents,
+    pub(super) clock: Clock,
 }
 
 impl Writer {

@@ -123,7 +123,7 @@ impl Executor {
         for pair in after.stage_statuses.windows(2).skip(known.saturating_sub(1)) {
             if let [stage, next] = pair {
                 let took = next.start_timestamp.0.duration_since(stage.start_timestamp.0);
-                self.metrics.observe_stage(stage.name, unsigned(took));
+                self.writer.metrics.observe_stage(stage.name, unsigned(took));
             }
         }
         if let Some(last) = after.stage_statuses.last()
@@ -131,7 +131,7 @@ impl Executor {
             && !before.is_some_and(is_completed)
         {
             let took = now.duration_since(last.start_timestamp.0);
-            self.metrics.observe_stage(last.name, unsigned(took));
+            self.writer.metrics.observe_stage(last.name, unsigned(took));
         }
     }
 
