@@ -274,7 +274,7 @@ fn steps(maintenance: &Maintenance<'_>, leaving: &[&PodFacts]) -> Vec<StepRow> {
                 .collect(),
         });
         steps.push(StepRow {
-            entry: DrainPlanEntry::from(entry),
+            entry: entry.clone(),
             pods: pods.collect(),
         });
     }

@@ -4,13 +4,11 @@
 //! position in its plan, the index of one entry. A node has [`DrainTargets`]: pods that any of its entries selects are
 //! evacuated. Targets only grow.
 
-mod position;
 mod selector;
 mod targets;
 
 use crate::api::{DrainPlanEntry, PodType};
 
-pub use position::Position;
 pub use selector::{Labels, PodSelector};
 pub use targets::DrainTargets;
 
@@ -21,81 +19,52 @@ pub(crate) const DEFAULT_PRIORITIES: [i32; 4] = [1_000_000_000, 2_000_000_000, 2
 /// The types in the order in which their pods leave.
 const POD_TYPES: [PodType; 3] = [PodType::Default, PodType::DaemonSet, PodType::Static];
 
-/// Pods that are selected together.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Entry {
-    /// Pods of this type.
-    pub pod_type: PodType,
-    /// Pods with this priority or a lower one.
-    pub priority: i32,
-    /// Pods with these labels, or all.
-    pub selector: Option<PodSelector>,
-}
+/// Where an entry stands among those of any plan (NM-02): by type, then by priority, entries with a selector before the one without.
+///
+/// Two entries with different selectors may stand at the same position. They are executed at the same time where two
+/// maintenances of a node have them.
+pub type Position = (PodType, i32, bool);
 
 /// A whole plan: never empty, in order, without duplicates.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DrainPlan {
-    entries: Vec<Entry>,
+    entries: Vec<DrainPlanEntry>,
 }
 
-impl Entry {
-    /// Where the entry stands among those of any plan.
+impl DrainPlanEntry {
+    /// Pods of this type, with this priority or a lower one, and with these labels, or all.
+    pub fn new(pod_type: PodType, pod_priority: i32, pod_selector: Option<PodSelector>) -> Self {
+        Self {
+            pod_selector,
+            pod_priority,
+            pod_type,
+        }
+    }
+
+    /// Where the entry stands.
     pub fn position(&self) -> Position {
-        Position::new(self.pod_type, self.priority, self.selector.is_some())
-    }
-}
-
-impl From<&DrainPlanEntry> for Entry {
-    fn from(entry: &DrainPlanEntry) -> Self {
-        Self {
-            pod_type: entry.pod_type,
-            priority: entry.pod_priority,
-            selector: entry.pod_selector.as_ref().map(PodSelector::from),
-        }
-    }
-}
-
-impl From<&Entry> for DrainPlanEntry {
-    fn from(entry: &Entry) -> Self {
-        Self {
-            pod_selector: entry.selector.as_ref().map(PodSelector::to_label_selector),
-            pod_priority: entry.priority,
-            pod_type: entry.pod_type,
-        }
+        (self.pod_type, self.pod_priority, self.pod_selector.is_none())
     }
 }
 
 impl DrainPlan {
     /// The effective plan of `spec.drainPlan`: the default entries are added where they are missing (NM-03).
     pub fn effective(spec: &[DrainPlanEntry]) -> Self {
-        let defaults = POD_TYPES.iter().flat_map(|pod_type| {
-            DEFAULT_PRIORITIES.map(|priority| Entry {
-                pod_type: *pod_type,
-                priority,
-                selector: None,
-            })
-        });
-        Self::in_order(spec.iter().map(Entry::from).chain(defaults).collect())
+        let defaults = POD_TYPES
+            .iter()
+            .flat_map(|of| DEFAULT_PRIORITIES.map(|priority| DrainPlanEntry::new(*of, priority, None)));
+        Self::in_order(spec.iter().cloned().chain(defaults).collect())
     }
 
-    /// A plan of exactly these entries, or `None` of none at all.
-    pub fn exactly(entries: Vec<Entry>) -> Option<Self> {
-        (!entries.is_empty()).then(|| Self::in_order(entries))
-    }
-
-    fn in_order(mut entries: Vec<Entry>) -> Self {
+    fn in_order(mut entries: Vec<DrainPlanEntry>) -> Self {
         // Entries of the same position differ in their selectors; any fixed order among them will do.
-        entries.sort_by(|a, b| {
-            a.position()
-                .cmp(&b.position())
-                .then_with(|| a.selector.cmp(&b.selector))
-        });
+        entries.sort_by(|a, b| (a.position(), &a.pod_selector).cmp(&(b.position(), &b.pod_selector)));
         entries.dedup();
         Self { entries }
     }
 
     /// The entries in order.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[DrainPlanEntry] {
         &self.entries
     }
 
@@ -126,9 +95,9 @@ impl DrainPlan {
             targets.raise(entry);
         }
         for entry in self.entries.iter().filter(|entry| entry.pod_type <= reached) {
-            if let (Some(_), Some(priority)) = (&entry.selector, targets.priority(entry.pod_type, None)) {
-                targets.raise(&Entry {
-                    priority,
+            if let (Some(_), Some(pod_priority)) = (&entry.pod_selector, targets.priority(entry.pod_type, None)) {
+                targets.raise(&DrainPlanEntry {
+                    pod_priority,
                     ..entry.clone()
                 });
             }
@@ -145,18 +114,14 @@ mod tests {
         Some(by).map(|by| PodSelector::label("app", by))
     }
 
-    fn entry(pod_type: PodType, priority: i32, selector: Option<PodSelector>) -> Entry {
-        Entry {
-            pod_type,
-            priority,
-            selector,
-        }
+    fn entry(pod_type: PodType, priority: i32, selector: Option<PodSelector>) -> DrainPlanEntry {
+        DrainPlanEntry::new(pod_type, priority, selector)
     }
 
     #[test]
     fn a_plan_without_entries_is_the_twelve_default_entries() {
         let plan = DrainPlan::effective(&[]);
-        let list: Vec<_> = plan.entries().iter().map(|e| (e.pod_type, e.priority)).collect();
+        let list: Vec<_> = plan.entries().iter().map(|e| (e.pod_type, e.pod_priority)).collect();
         let mut expected = Vec::new();
         for pod_type in [PodType::Default, PodType::DaemonSet, PodType::Static] {
             for priority in [1_000_000_000, 2_000_000_000, 2_000_001_000, 2_147_483_647] {
@@ -168,28 +133,22 @@ mod tests {
 
     #[test]
     fn default_entries_are_added_once_and_in_order() {
-        let spec: Vec<_> = [
+        let spec = [
             entry(PodType::Default, 1_000_000_000, selected("pg")),
             entry(PodType::Default, 1_000_000_000, None),
             entry(PodType::DaemonSet, 5, None),
-        ]
-        .iter()
-        .map(DrainPlanEntry::from)
-        .collect();
+        ];
         let plan = DrainPlan::effective(&spec);
         assert_eq!(plan.entries().len(), 14);
-        assert_eq!(plan.entries()[0].selector, selected("pg"), "the selector is first");
-        assert_eq!(plan.entries()[1].selector, None);
+        assert_eq!(plan.entries()[0].pod_selector, selected("pg"), "the selector is first");
+        assert_eq!(plan.entries()[1].pod_selector, None);
         assert_eq!(plan.entries()[5], entry(PodType::DaemonSet, 5, None));
-        assert!(plan.entries().is_sorted_by_key(Entry::position));
+        assert!(plan.entries().is_sorted_by_key(DrainPlanEntry::position));
     }
 
     #[test]
     fn the_order_of_entries_in_the_spec_does_not_matter() {
-        let mut spec: Vec<_> = ["b", "a", "c"]
-            .iter()
-            .map(|label| DrainPlanEntry::from(&entry(PodType::Default, 7, selected(label))))
-            .collect();
+        let mut spec = ["b", "a", "c"].map(|label| entry(PodType::Default, 7, selected(label)));
         let plan = DrainPlan::effective(&spec);
         spec.reverse();
         assert_eq!(DrainPlan::effective(&spec), plan);
@@ -200,15 +159,14 @@ mod tests {
     fn the_six_steps_of_the_example() {
         use PodType::{DaemonSet, Default, Static};
         let pg = || selected("postgres");
-        let plan = DrainPlan::exactly(vec![
+        let plan = DrainPlan::in_order(vec![
             entry(Default, 1000, None),
             entry(Default, 2000, pg()),
             entry(Default, i32::MAX, None),
             entry(DaemonSet, 1000, None),
             entry(DaemonSet, i32::MAX, None),
             entry(Static, i32::MAX, None),
-        ])
-        .unwrap();
+        ]);
         let all = [entry(Default, i32::MAX, None), entry(Default, i32::MAX, pg())];
         let steps = [
             vec![entry(Default, 1000, None), entry(Default, 1000, pg())],
@@ -231,17 +189,11 @@ mod tests {
 
     #[test]
     fn an_entry_with_a_selector_comes_alone_before_any_without() {
-        let plan = DrainPlan::exactly(vec![
+        let plan = DrainPlan::in_order(vec![
             entry(PodType::Default, 10, selected("pg")),
             entry(PodType::Default, 10, None),
-        ])
-        .unwrap();
+        ]);
         let first: Vec<_> = plan.targets(0).entries().collect();
         assert_eq!(first, [entry(PodType::Default, 10, selected("pg"))]);
-    }
-
-    #[test]
-    fn no_entries_are_no_plan() {
-        assert_eq!(DrainPlan::exactly(Vec::new()), None);
     }
 }

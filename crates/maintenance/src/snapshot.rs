@@ -70,7 +70,7 @@ impl BudgetFacts {
         Some(Self {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),
             name: budget.metadata.name.clone().unwrap_or_default(),
-            selector: PodSelector::from(selector),
+            selector: selector.clone().into(),
             disruptions_allowed: status.map_or(0, |status| status.disruptions_allowed),
             // Before it is counted, a status is all zeros.
             needs_all: status

@@ -435,11 +435,7 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
     };
     let bare = Node::default();
     let up_to = |priority| -> DrainTargets {
-        let entry = |pod_type, pod_priority| DrainPlanEntry {
-            pod_selector: None,
-            pod_priority,
-            pod_type,
-        };
+        let entry = |pod_type, priority| DrainPlanEntry::new(pod_type, priority, None);
         [entry(PodType::Default, i32::MAX), entry(PodType::DaemonSet, priority)]
             .iter()
             .collect()

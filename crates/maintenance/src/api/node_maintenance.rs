@@ -5,13 +5,14 @@
 
 use headgate_core::telemetry::words;
 use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema;
 use super::status::NodeMaintenanceStatus;
+use crate::drain_plan::PodSelector;
 
 /// The nodes to take out of service, how far, and in which order their pods leave.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
@@ -131,14 +132,14 @@ words! {
 }
 
 /// Pods that are selected together.
-#[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct DrainPlanEntry {
     /// Pods with these labels only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::label_selector")]
-    pub pod_selector: Option<LabelSelector>,
+    pub pod_selector: Option<PodSelector>,
     /// Pods with this priority or a lower one.
     pub pod_priority: i32,
     /// Pods of this type. DaemonSet: those that a DaemonSet of the API group apps controls. Static: those that kubelet runs from a file.

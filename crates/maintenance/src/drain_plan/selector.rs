@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use serde::{Deserialize, Serialize};
 
 /// Labels, as Kubernetes has them.
 pub type Labels = BTreeMap<String, String>;
 
 /// A label selector. All requirements have to match; without any it matches everything.
-#[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(from = "LabelSelector", into = "LabelSelector")]
 pub struct PodSelector {
     match_labels: Labels,
     match_expressions: BTreeSet<Requirement>,
@@ -40,36 +42,37 @@ impl PodSelector {
                 .iter()
                 .all(|requirement| requirement.matches(labels))
     }
+}
 
-    /// In the form of the API.
-    pub fn to_label_selector(&self) -> LabelSelector {
-        let expressions = self
-            .match_expressions
-            .iter()
-            .map(|requirement| LabelSelectorRequirement {
-                key: requirement.key.clone(),
-                operator: requirement.operator.clone(),
-                values: (!requirement.values.is_empty()).then(|| requirement.values.iter().cloned().collect()),
-            });
-        LabelSelector {
-            match_labels: (!self.match_labels.is_empty()).then(|| self.match_labels.clone()),
-            match_expressions: (!self.match_expressions.is_empty()).then(|| expressions.collect()),
+impl From<LabelSelector> for PodSelector {
+    fn from(selector: LabelSelector) -> Self {
+        let expressions = selector.match_expressions.into_iter().flatten();
+        Self {
+            match_labels: selector.match_labels.unwrap_or_default(),
+            match_expressions: expressions
+                .map(|requirement| Requirement {
+                    key: requirement.key,
+                    operator: requirement.operator,
+                    values: requirement.values.into_iter().flatten().collect(),
+                })
+                .collect(),
         }
     }
 }
 
-impl From<&LabelSelector> for PodSelector {
-    fn from(selector: &LabelSelector) -> Self {
-        let expressions = selector.match_expressions.iter().flatten();
+impl From<PodSelector> for LabelSelector {
+    fn from(selector: PodSelector) -> Self {
+        let expressions = selector.match_expressions.into_iter();
+        let expressions: Vec<_> = expressions
+            .map(|requirement| LabelSelectorRequirement {
+                key: requirement.key,
+                operator: requirement.operator,
+                values: (!requirement.values.is_empty()).then(|| requirement.values.into_iter().collect()),
+            })
+            .collect();
         Self {
-            match_labels: selector.match_labels.clone().unwrap_or_default(),
-            match_expressions: expressions
-                .map(|requirement| Requirement {
-                    key: requirement.key.clone(),
-                    operator: requirement.operator.clone(),
-                    values: requirement.values.iter().flatten().cloned().collect(),
-                })
-                .collect(),
+            match_labels: (!selector.match_labels.is_empty()).then_some(selector.match_labels),
+            match_expressions: (!expressions.is_empty()).then_some(expressions),
         }
     }
 }
@@ -97,7 +100,7 @@ mod tests {
     }
 
     fn expression(operator: &str, values: &[&str]) -> PodSelector {
-        PodSelector::from(&LabelSelector {
+        PodSelector::from(LabelSelector {
             match_labels: None,
             match_expressions: Some(vec![LabelSelectorRequirement {
                 key: "app".to_owned(),
@@ -135,7 +138,7 @@ mod tests {
             expression("In", &["x", "y"]),
             expression("Exists", &[]),
         ] {
-            assert_eq!(PodSelector::from(&selector.to_label_selector()), selector);
+            assert_eq!(PodSelector::from(LabelSelector::from(selector.clone())), selector);
         }
     }
 }

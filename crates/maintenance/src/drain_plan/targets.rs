@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use crate::api::{DrainPlanEntry, PodType};
 
+use super::Position;
 use super::selector::{Labels, PodSelector};
-use super::{Entry, Position};
 
 /// What a node is drained of now: pods that any of these entries selects (DT-01). By default, of nothing.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -26,12 +26,9 @@ impl DrainTargets {
     }
 
     /// The entries by type, the one without a selector first.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> {
-        self.priorities.iter().map(|((pod_type, selector), priority)| Entry {
-            pod_type: *pod_type,
-            priority: *priority,
-            selector: selector.clone(),
-        })
+    pub fn entries(&self) -> impl Iterator<Item = DrainPlanEntry> {
+        let entries = self.priorities.iter();
+        entries.map(|((pod_type, selector), priority)| DrainPlanEntry::new(*pod_type, *priority, selector.clone()))
     }
 
     /// The highest priority of a type and selector.
@@ -45,10 +42,10 @@ impl DrainTargets {
     }
 
     /// Adds an entry; what is targeted already stays.
-    pub fn raise(&mut self, entry: &Entry) {
-        let key = (entry.pod_type, entry.selector.clone());
-        let priority = self.priorities.entry(key).or_insert(entry.priority);
-        *priority = entry.priority.max(*priority);
+    pub fn raise(&mut self, entry: &DrainPlanEntry) {
+        let key = (entry.pod_type, entry.pod_selector.clone());
+        let priority = self.priorities.entry(key).or_insert(entry.pod_priority);
+        *priority = entry.pod_priority.max(*priority);
     }
 
     /// Adds all that `other` targets.
@@ -57,18 +54,13 @@ impl DrainTargets {
             self.raise(&entry);
         }
     }
-
-    /// In the form of the API.
-    pub(crate) fn to_entries(&self) -> Vec<DrainPlanEntry> {
-        self.entries().map(|entry| DrainPlanEntry::from(&entry)).collect()
-    }
 }
 
 impl<'a> FromIterator<&'a DrainPlanEntry> for DrainTargets {
     fn from_iter<I: IntoIterator<Item = &'a DrainPlanEntry>>(entries: I) -> Self {
         let mut targets = Self::default();
         for entry in entries {
-            targets.raise(&Entry::from(entry));
+            targets.raise(entry);
         }
         targets
     }
@@ -78,20 +70,16 @@ impl<'a> FromIterator<&'a DrainPlanEntry> for DrainTargets {
 mod tests {
     use super::*;
 
-    fn entry(pod_type: PodType, priority: i32, selector: Option<PodSelector>) -> Entry {
-        Entry {
-            pod_type,
-            priority,
-            selector,
-        }
-    }
-
     #[test]
     fn an_entry_selects_by_type_priority_and_labels() {
         let mut targets = DrainTargets::default();
         assert!(!targets.select(PodType::Default, i32::MIN, &Labels::new()));
-        targets.raise(&entry(PodType::Default, 1000, None));
-        targets.raise(&entry(PodType::Default, 2000, Some(PodSelector::label("app", "pg"))));
+        targets.raise(&DrainPlanEntry::new(PodType::Default, 1000, None));
+        targets.raise(&DrainPlanEntry::new(
+            PodType::Default,
+            2000,
+            Some(PodSelector::label("app", "pg")),
+        ));
         let pg = Labels::from([("app".to_owned(), "pg".to_owned())]);
         for (pod_type, priority, labels, targeted) in [
             (PodType::Default, 1000, &Labels::new(), true),
@@ -113,14 +101,15 @@ mod tests {
     #[test]
     fn joined_targets_are_never_lower() {
         let mut targets = DrainTargets::default();
-        targets.raise(&entry(PodType::Default, 9, None));
+        targets.raise(&DrainPlanEntry::new(PodType::Default, 9, None));
         let mut other = DrainTargets::default();
-        other.raise(&entry(PodType::Default, 3, None));
-        other.raise(&entry(PodType::DaemonSet, 1, None));
+        other.raise(&DrainPlanEntry::new(PodType::Default, 3, None));
+        other.raise(&DrainPlanEntry::new(PodType::DaemonSet, 1, None));
         targets.join(&other);
         assert_eq!(targets.priority(PodType::Default, None), Some(9));
         assert_eq!(targets.priority(PodType::DaemonSet, None), Some(1));
-        let read: DrainTargets = targets.to_entries().iter().collect();
+        let entries: Vec<_> = targets.entries().collect();
+        let read: DrainTargets = entries.iter().collect();
         assert_eq!(read, targets);
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
     let mut status = NodeMaintenanceStatus {
         observed_generation: maintenance.object.metadata.generation,
         stage_statuses: stage_statuses(view, maintenance, &previous),
-        drain_plan: maintenance.plan.entries().iter().map(Into::into).collect(),
+        drain_plan: maintenance.plan.entries().to_vec(),
         drain_plan_index: participant.and_then(|one| i32::try_from(one.cursor).ok()),
         selected_nodes: count(maintenance.nodes_selected),
         drained_nodes: count(maintenance.nodes.iter().filter(is_drained).count()),
@@ -116,7 +116,7 @@ fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> No
     };
     NodeMaintenanceNodeStatus {
         node_ref: NodeReference { name: node.to_owned() },
-        drain_targets: targets.to_entries(),
+        drain_targets: targets.entries().collect(),
         target_set: None,
         drain_message: bounded(message(view, maintenance, node, pending.len() + evacuating.len())),
         pods_pending_evacuation: count(pending.len()),

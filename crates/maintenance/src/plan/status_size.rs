@@ -71,23 +71,17 @@ fn length(value: &impl Serialize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
     use crate::api::{
         BlockedPod, Blocker, BlockerReason, DrainPlanEntry, LoadBalancerState, LoadBalancerStatus, PodType,
     };
+    use crate::drain_plan::PodSelector;
 
     fn entries(selectors: usize) -> Vec<DrainPlanEntry> {
-        let labels = |n: usize| [("app.kubernetes.io/name".to_owned(), format!("{n}{}", "x".repeat(50)))];
-        let entry = |n| DrainPlanEntry {
-            pod_selector: Some(LabelSelector {
-                match_labels: Some(labels(n).into()),
-                ..LabelSelector::default()
-            }),
-            pod_priority: 1000,
-            pod_type: PodType::Default,
-        };
+        let selector = |n| PodSelector::label("app.kubernetes.io/name", &format!("{n}{}", "x".repeat(50)));
+        let entry = |n| DrainPlanEntry::new(PodType::Default, 1000, Some(selector(n)));
         (0..selectors).map(entry).collect()
     }
 

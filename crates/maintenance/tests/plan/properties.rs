@@ -68,11 +68,8 @@ pub(super) fn pods() -> impl Strategy<Value = Pod> {
 fn entries() -> impl Strategy<Value = DrainPlanEntry> {
     let pod_type = select(vec![PodType::Default, PodType::DaemonSet, PodType::Static]);
     (select(&PRIORITIES), pod_type, option::of(select(vec!["a", "b"]))).prop_map(|(pod_priority, pod_type, label)| {
-        DrainPlanEntry {
-            pod_selector: label.map(|label| PodSelector::label("app", label).to_label_selector()),
-            pod_priority,
-            pod_type,
-        }
+        let selector = label.map(|label| PodSelector::label("app", label));
+        DrainPlanEntry::new(pod_type, pod_priority, selector)
     })
 }
 

@@ -310,7 +310,7 @@ fn a_newer_maintenance_adds_nothing_to_a_node_that_is_further_on() {
         .pods("one", 1, PodType::Default, 3);
     world.snapshot.pods[0].labels.insert("app".to_owned(), "db".to_owned());
     let mut labelled = entry(PodType::Default, 10);
-    labelled.pod_selector = Some(PodSelector::label("app", "db").to_label_selector());
+    labelled.pod_selector = Some(PodSelector::label("app", "db"));
     world.maintain("older", Stage::Drain, &["one"], &[labelled.clone()]);
     world.settle();
     world.maintain("newer", Stage::Drain, &["one"], &[entry(PodType::Default, 5)]);
@@ -382,7 +382,7 @@ fn a_maintenance_that_another_one_holds_is_not_overtaken() {
         .pods("one", 1, PodType::Default, i32::MAX)
         .pods("three", 1, PodType::DaemonSet, 0);
     let mut labelled = entry(PodType::Default, i32::MAX);
-    labelled.pod_selector = Some(PodSelector::label("app", "db").to_label_selector());
+    labelled.pod_selector = Some(PodSelector::label("app", "db"));
     world.maintain("holding", Stage::Drain, &["one"], &[labelled]);
     world.maintain("held", Stage::Drain, &["one", "two"], &[]);
     world.maintain("behind", Stage::Drain, &["two", "three"], &[]);

@@ -40,11 +40,7 @@ impl Default for World {
 }
 
 pub(super) fn entry(pod_type: PodType, priority: i32) -> DrainPlanEntry {
-    DrainPlanEntry {
-        pod_selector: None,
-        pod_priority: priority,
-        pod_type,
-    }
+    DrainPlanEntry::new(pod_type, priority, None)
 }
 
 impl World {
