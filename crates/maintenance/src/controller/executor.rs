@@ -27,7 +27,7 @@ use super::node_edits::{ConditionsEdit, IsolationEdit, UpgradeStatusEdit, intent
 use super::writer::{WriteError, Writer};
 use crate::api::NodeMaintenanceStatus;
 use crate::cordon_race::{CordonRaceDetector, is_revert};
-use crate::plan::action::Action;
+use crate::plan::action::{Action, EvacuationChange};
 use crate::plan::isolation::orphaned_taint;
 use crate::plan::status_changes::is_urgent;
 use crate::snapshot::Snapshot;
@@ -89,10 +89,7 @@ impl Executor {
             match action {
                 Action::RecordEvent(event) => turn.events.entry(event.maintenance.clone()).or_default().push(event),
                 Action::RemoveFinalizer { .. } => finalizers.push(vec![action]),
-                Action::CreateEvacuation { .. }
-                | Action::AddInstigator { .. }
-                | Action::RemoveInstigator { .. }
-                | Action::DeleteEvacuation { .. } => evacuations.push(vec![action]),
+                Action::ChangeEvacuation { .. } => evacuations.push(vec![action]),
                 // Published; its pods could come back to a node that is not cordoned yet.
                 Action::UpdateNode { node, change } => {
                     if change.unschedulable == Some(true) {
@@ -156,7 +153,10 @@ impl Executor {
                 let uid = object.and_then(|object| object.uid());
                 self.written_at.insert(uid.unwrap_or_default(), Instant::now());
             }
-            Action::CreateEvacuation { evacuation } => {
+            Action::ChangeEvacuation {
+                change: EvacuationChange::Create,
+                evacuation,
+            } => {
                 if let Some(node) = turn.node_of(evacuation) {
                     self.measure_first_evacuation(turn, node, now);
                 }

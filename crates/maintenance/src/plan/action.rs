@@ -71,25 +71,12 @@ pub enum Action {
     },
     /// Remove headgate's hooks from a Machine of Cluster API.
     ReleaseMachine(DeletedMachine),
-    /// Create the Evacuation of one pod.
-    CreateEvacuation {
-        /// The whole object as it is sent, with its instigator finalizer.
+    /// Create or change the Evacuation of one pod.
+    ChangeEvacuation {
+        /// What is done.
+        change: EvacuationChange,
+        /// The whole object as it is sent, with its instigator finalizer, where it is created; otherwise as it was read.
         evacuation: Box<Evacuation>,
-    },
-    /// Add the instigator finalizer to an Evacuation of another instigator.
-    AddInstigator {
-        /// The Evacuation that gets the finalizer.
-        evacuation: EvacuationKey,
-    },
-    /// Remove the instigator finalizer from an Evacuation, and nothing else.
-    RemoveInstigator {
-        /// The Evacuation that loses the finalizer.
-        evacuation: EvacuationKey,
-    },
-    /// Delete an Evacuation, then remove the instigator finalizer.
-    DeleteEvacuation {
-        /// The Evacuation to delete, identified by its UID.
-        evacuation: EvacuationKey,
     },
     /// Remove the completion finalizer from a maintenance: it is done.
     RemoveFinalizer {
@@ -100,15 +87,17 @@ pub enum Action {
     RecordEvent(Event),
 }
 
-/// An Evacuation, and no later one of the same name.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct EvacuationKey {
-    /// Namespace of the Evacuation, and of its pod.
-    pub namespace: String,
-    /// The `metadata.name` of the Evacuation.
-    pub name: String,
-    /// UID of the Evacuation, which a later one of the same name does not have.
-    pub uid: String,
+/// What is done to an Evacuation, and to no later one of the same name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum EvacuationChange {
+    /// Create it.
+    Create,
+    /// Add the instigator finalizer to one of another instigator.
+    AddInstigator,
+    /// Remove the instigator finalizer, and nothing else.
+    RemoveInstigator,
+    /// Delete it, then remove the instigator finalizer.
+    Delete,
 }
 
 /// What changes on a Node.

@@ -11,7 +11,7 @@ use crate::evacuation::is_about;
 use crate::rollout;
 use crate::snapshot::{BudgetFacts, PodFacts};
 
-use super::action::{Action, EvacuationKey};
+use super::action::{Action, EvacuationChange};
 
 /// A pod name in an Evacuation's name is cut after so many characters.
 const POD_NAME_PREFIX: usize = 150;
@@ -25,16 +25,6 @@ pub(crate) fn evacuation_name(pod_uid: &str, pod_name: &str) -> String {
         .nth(POD_NAME_PREFIX)
         .map_or(pod_name.len(), |(index, _)| index);
     format!("{pod_uid}-{}", pod_name[..end].trim_end_matches(['-', '.']))
-}
-
-/// The key of an Evacuation.
-pub fn key(evacuation: &Evacuation) -> EvacuationKey {
-    let metadata = &evacuation.metadata;
-    EvacuationKey {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-        uid: metadata.uid.clone().unwrap_or_default(),
-    }
 }
 
 /// Whether the NodeMaintenance controller wants the Evacuation.
@@ -85,15 +75,18 @@ pub fn request(pod: &PodFacts, existing: Option<&Evacuation>, budgets: &[BudgetF
             let mut evacuation = evacuation_of(pod);
             let evacuators = evacuation.spec.evacuators.get_or_insert_default();
             evacuators.extend(rollout::evacuator(pod, budgets, evacuators.len()));
-            Some(Action::CreateEvacuation {
-                evacuation: Box::new(evacuation),
-            })
+            Some(change(EvacuationChange::Create, evacuation))
         }
         // An object that is being deleted takes no finalizers. It is created again once it is gone.
         Some(existing) if is_ours(existing) || existing.metadata.deletion_timestamp.is_some() => None,
-        Some(existing) => Some(Action::AddInstigator {
-            evacuation: key(existing),
-        }),
+        Some(existing) => Some(change(EvacuationChange::AddInstigator, existing.clone())),
+    }
+}
+
+fn change(change: EvacuationChange, evacuation: Evacuation) -> Action {
+    Action::ChangeEvacuation {
+        change,
+        evacuation: Box::new(evacuation),
     }
 }
 
@@ -112,15 +105,13 @@ pub fn cancel(evacuation: &Evacuation) -> Action {
     let has_foreign_finalizers = finalizers(evacuation)
         .any(|finalizer| finalizer != INSTIGATOR_FINALIZER && !is_protection_finalizer(finalizer));
     let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
-    if is_forbidden(evacuation) || has_foreign_finalizers || is_deleted {
-        Action::RemoveInstigator {
-            evacuation: key(evacuation),
-        }
+    let is_kept = is_forbidden(evacuation) || has_foreign_finalizers || is_deleted;
+    let how = if is_kept {
+        EvacuationChange::RemoveInstigator
     } else {
-        Action::DeleteEvacuation {
-            evacuation: key(evacuation),
-        }
-    }
+        EvacuationChange::Delete
+    };
+    change(how, evacuation.clone())
 }
 
 /// The Evacuations by the UID of their pod, without those that are about no pod but say the UID of one.

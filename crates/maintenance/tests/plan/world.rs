@@ -10,7 +10,7 @@ use headgate_maintenance::api::{
     CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
     NodeMaintenanceSpec, PodType, Stage,
 };
-use headgate_maintenance::plan::action::{Action, Change, EvacuationKey, Event};
+use headgate_maintenance::plan::action::{Action, Change, EvacuationChange, Event};
 use headgate_maintenance::plan::{Plan, plan};
 use headgate_maintenance::snapshot::{PodFacts, Snapshot};
 use jiff::{SignedDuration, Timestamp};
@@ -288,41 +288,38 @@ impl World {
                 });
                 conditions.extend(set);
             }
-            Action::CreateEvacuation { evacuation } => {
-                let mut evacuation = *evacuation;
-                evacuation.metadata.uid = Some(format!("of-{}", evacuation.spec.pod_ref.uid));
-                let is_new = self
-                    .snapshot
-                    .evacuations
-                    .iter()
-                    .all(|one| one.metadata.name != evacuation.metadata.name);
-                assert!(is_new, "it exists");
-                self.snapshot.evacuations.push(evacuation);
-            }
-            Action::AddInstigator { evacuation } => {
-                self.evacuation(&evacuation)
-                    .metadata
-                    .finalizers
-                    .get_or_insert_default()
-                    .push(INSTIGATOR_FINALIZER.to_owned());
-            }
-            Action::RemoveInstigator { evacuation } => remove_instigator(self.evacuation(&evacuation)),
-            Action::DeleteEvacuation { evacuation } => {
-                let now = self.now;
-                let object = self.evacuation(&evacuation);
-                object.metadata.deletion_timestamp = Some(Time(now));
-                remove_instigator(object);
-            }
+            Action::ChangeEvacuation { change, evacuation } => self.change_evacuation(change, *evacuation),
             Action::RecordEvent(event) => self.events.push(event),
         }
         self.collect();
     }
 
-    fn evacuation(&mut self, key: &EvacuationKey) -> &mut Evacuation {
-        let mut evacuations = self.snapshot.evacuations.iter_mut();
-        evacuations
-            .find(|one| one.metadata.uid.as_ref() == Some(&key.uid))
-            .unwrap()
+    fn change_evacuation(&mut self, change: EvacuationChange, mut evacuation: Evacuation) {
+        let (now, all) = (self.now, &mut self.snapshot.evacuations);
+        if change == EvacuationChange::Create {
+            evacuation.metadata.uid = Some(format!("of-{}", evacuation.spec.pod_ref.uid));
+            let mut others = all.iter();
+            assert!(
+                others.all(|one| one.metadata.name != evacuation.metadata.name),
+                "it exists"
+            );
+            return all.push(evacuation);
+        }
+        let object = all
+            .iter_mut()
+            .find(|one| one.metadata.uid == evacuation.metadata.uid)
+            .unwrap();
+        match change {
+            EvacuationChange::AddInstigator => {
+                let finalizers = object.metadata.finalizers.get_or_insert_default();
+                finalizers.push(INSTIGATOR_FINALIZER.to_owned());
+            }
+            EvacuationChange::Delete => {
+                object.metadata.deletion_timestamp = Some(Time(now));
+                remove_instigator(object);
+            }
+            _ => remove_instigator(object),
+        }
     }
 
     /// What an evacuator writes.

@@ -54,11 +54,8 @@ impl Executor {
                 let change = json!({"spec": {"stage": Stage::Complete}});
                 self.patch_maintenance(find(maintenance)?, change).await
             }
-            Action::CreateEvacuation { .. }
-            | Action::AddInstigator { .. }
-            | Action::RemoveInstigator { .. }
-            | Action::DeleteEvacuation { .. } => {
-                return change_evacuation(&self.writer, &turn.evacuations, &turn.pods, action).await;
+            Action::ChangeEvacuation { change, evacuation } => {
+                return change_evacuation(&self.writer, &turn.pods, *change, evacuation).await;
             }
             Action::UpdateNode { .. }
             | Action::UpdateNodeConditions { .. }

@@ -20,7 +20,7 @@ pub(super) fn turn_span(term: &Term, actions: &[Action]) -> ReconcileSpan {
     })
 }
 
-/// The span of one write. The pod of an Evacuation is known if it is created.
+/// The span of one write, with the pod of an Evacuation if it is on a maintained node.
 pub(super) fn action_span(term: &Term, action: &Action, pods: &BTreeMap<&str, &PodFacts>) -> ReconcileSpan {
     let mut reconcile = Reconcile {
         term: Some(term.number()),
@@ -29,20 +29,13 @@ pub(super) fn action_span(term: &Term, action: &Action, pods: &BTreeMap<&str, &P
     let mut reconciled = Reconciled::Maintenance;
     let (_, name) = written_object(action);
     match action {
-        Action::CreateEvacuation { evacuation } => {
+        Action::ChangeEvacuation { evacuation, .. } => {
             let pod = pods.get(evacuation.spec.pod_ref.uid.as_str());
             reconciled = Reconciled::Evacuation;
             reconcile.evacuation = Some(name);
             reconcile.namespace = evacuation.metadata.namespace.as_deref();
             reconcile.node = pod.map(|pod| pod.node.as_str());
             reconcile.pod = pod.map(|pod| pod.name.as_str());
-        }
-        Action::AddInstigator { evacuation }
-        | Action::RemoveInstigator { evacuation }
-        | Action::DeleteEvacuation { evacuation } => {
-            reconciled = Reconciled::Evacuation;
-            reconcile.evacuation = Some(name);
-            reconcile.namespace = Some(&evacuation.namespace);
         }
         Action::ReleaseMachine(_) => {}
         _ => reconcile.maintenance = Some(name),
@@ -66,12 +59,9 @@ pub(super) fn written_object(action: &Action) -> (&'static str, &str) {
         Action::UpdateNode { node, .. }
         | Action::UpdateNodeConditions { node, .. }
         | Action::SetUpgradePaused { node, .. } => ("node", node),
-        Action::CreateEvacuation { evacuation } => {
+        Action::ChangeEvacuation { evacuation, .. } => {
             ("evacuation", evacuation.metadata.name.as_deref().unwrap_or_default())
         }
-        Action::AddInstigator { evacuation }
-        | Action::RemoveInstigator { evacuation }
-        | Action::DeleteEvacuation { evacuation } => ("evacuation", &evacuation.name),
     }
 }
 

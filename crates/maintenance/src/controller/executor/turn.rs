@@ -8,14 +8,13 @@ use tokio::time::Instant;
 use super::super::writer::WriteError;
 use super::spans::written_object;
 use crate::api::{Evacuation, NodeMaintenance};
-use crate::plan::action::{Action, Event};
+use crate::plan::action::{Action, EvacuationChange, Event};
 use crate::snapshot::{PodFacts, Snapshot};
 
 /// The objects of one turn.
 pub(super) struct Turn<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) maintenances: BTreeMap<&'a str, &'a NodeMaintenance>,
-    pub(super) evacuations: BTreeMap<&'a str, &'a Evacuation>,
     /// The pods of the snapshot, by UID.
     pub(super) pods: BTreeMap<&'a str, &'a PodFacts>,
     /// What is recorded once a status is written, by maintenance.
@@ -37,11 +36,6 @@ impl<'a> Turn<'a> {
         Self {
             snapshot,
             maintenances: snapshot.maintenances.iter().map(|one| (name(one), one)).collect(),
-            evacuations: snapshot
-                .evacuations
-                .iter()
-                .filter_map(|one| Some((one.metadata.uid.as_deref()?, one)))
-                .collect(),
             pods: snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect(),
             events: BTreeMap::new(),
             blocked_nodes: BTreeSet::new(),
@@ -59,7 +53,11 @@ impl<'a> Turn<'a> {
 
     /// Whether an action creates an Evacuation on a node where none is created now.
     pub(super) fn is_blocked(&self, action: &Action) -> bool {
-        let Action::CreateEvacuation { evacuation } = action else {
+        let Action::ChangeEvacuation {
+            change: EvacuationChange::Create,
+            evacuation,
+        } = action
+        else {
             return false;
         };
         let node = self.node_of(evacuation);
