@@ -10,7 +10,7 @@ use std::time::Duration;
 use headgate_core::node::Node;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{NodeMaintenance, Stage};
+use crate::api::NodeMaintenance;
 use crate::automatic::is_deadline_guessed;
 use crate::selection::selects;
 
@@ -73,11 +73,7 @@ fn at(maintenance: &NodeMaintenance) -> Option<Timestamp> {
 /// Whether it drains the node, and has a deadline.
 fn drains(maintenance: &NodeMaintenance, node: &Node) -> bool {
     let spec = &maintenance.spec;
-    spec.deadline.is_some()
-        && spec.stage == Stage::Drain
-        && !spec.dry_run
-        && maintenance.metadata.deletion_timestamp.is_none()
-        && selects(&spec.node_selector, &node.name, &node.labels)
+    spec.deadline.is_some() && maintenance.is_draining() && selects(&spec.node_selector, &node.name, &node.labels)
 }
 
 /// The middle between two times; the first one where it is the later.
@@ -94,8 +90,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::NodeMaintenanceSpec;
     use crate::api::names::AUTOMATIC_LABEL;
+    use crate::api::{NodeMaintenanceSpec, Stage};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

@@ -131,6 +131,13 @@ words! {
     }
 }
 
+impl NodeMaintenance {
+    /// Whether pods leave its nodes: it is in the `Drain` stage, and is neither a dry run nor being deleted.
+    pub fn is_draining(&self) -> bool {
+        self.spec.stage == Stage::Drain && !self.spec.dry_run && self.metadata.deletion_timestamp.is_none()
+    }
+}
+
 /// Pods that are selected together.
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

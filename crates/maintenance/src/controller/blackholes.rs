@@ -8,7 +8,7 @@ use headgate_core::telemetry::first_names;
 use jiff::Timestamp;
 
 use super::executor::Executor;
-use crate::api::{LoadBalancerState, Stage};
+use crate::api::LoadBalancerState;
 use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode};
 use crate::snapshot::{PodFacts, Snapshot};
 
@@ -40,9 +40,7 @@ pub(super) fn measure(meter: &mut BlackholeMeter, snapshot: &Snapshot, executor:
 
 /// The nodes that a maintenance drains, as their statuses show them.
 fn drained_nodes(snapshot: &Snapshot) -> Vec<DrainedNode<'_>> {
-    let draining = snapshot.maintenances.iter().filter(|object| {
-        object.spec.stage == Stage::Drain && !object.spec.dry_run && object.metadata.deletion_timestamp.is_none()
-    });
+    let draining = snapshot.maintenances.iter().filter(|one| one.is_draining());
     let statuses = draining.flat_map(|object| object.status.iter().flat_map(|status| &status.node_statuses));
     let mut drained: BTreeMap<&str, bool> = BTreeMap::new();
     for status in statuses {

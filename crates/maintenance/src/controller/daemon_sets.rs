@@ -17,7 +17,7 @@ use super::evacuations::failed_status;
 use super::grace_periods::GracePeriodCut;
 use super::writer::{WriteError, Writer};
 use crate::api::names::is_daemon_set_evacuator;
-use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance, Stage};
+use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance};
 use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::evacuation::daemon_set::{DaemonSetStep, NodeState, evacuate};
@@ -223,9 +223,7 @@ fn is_our_turn(evacuation: &Evacuation) -> bool {
 
 /// The nodes that are drained, with their targets.
 fn drained_nodes<'a>(maintenances: impl Iterator<Item = &'a NodeMaintenance>) -> BTreeMap<&'a str, DrainedNode<'a>> {
-    let mut draining: Vec<_> = maintenances
-        .filter(|one| one.spec.stage == Stage::Drain && !one.spec.dry_run && one.metadata.deletion_timestamp.is_none())
-        .collect();
+    let mut draining: Vec<_> = maintenances.filter(|one| one.is_draining()).collect();
     draining.sort_by_key(|one| (one.metadata.creation_timestamp.clone(), one.metadata.name.clone()));
     let mut nodes: BTreeMap<&str, DrainedNode<'_>> = BTreeMap::new();
     let mut known = BTreeSet::new();

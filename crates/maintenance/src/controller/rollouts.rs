@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::caches::Caches;
 use super::evacuation_span::evacuation_span;
 use super::writer::{WriteError, Writer};
-use crate::api::{Evacuation, NodeMaintenance, RolloutPolicy, Stage};
+use crate::api::{Evacuation, NodeMaintenance, RolloutPolicy};
 use crate::evacuation::is_about;
 use crate::rollout::facts::AutoscalerFacts;
 use crate::rollout::progress::{is_active, status_after, was_restarted};
@@ -312,10 +312,8 @@ impl RolloutEvacuator {
 
 /// The nodes that are drained, by which maintenances.
 fn drained_nodes<'a>(maintenances: impl Iterator<Item = &'a NodeMaintenance>) -> BTreeMap<&'a str, NodeFacts> {
-    let draining = maintenances
-        .filter(|one| one.spec.stage == Stage::Drain && !one.spec.dry_run && one.metadata.deletion_timestamp.is_none());
     let mut nodes: BTreeMap<&str, NodeFacts> = BTreeMap::new();
-    for maintenance in draining {
+    for maintenance in maintenances.filter(|one| one.is_draining()) {
         for status in maintenance.status.iter().flat_map(|status| &status.node_statuses) {
             let node = nodes.entry(status.node_ref.name.as_str()).or_default();
             node.drained_by.extend(maintenance.uid());

@@ -50,12 +50,19 @@ impl<'a> Conditions<'a> {
         }
     }
 
-    /// Adds the condition of type `kind`, with the time of its last transition where its status is as before.
+    /// Keeps the conditions of the status before that are not set.
+    pub(crate) fn keep_others(mut self) -> Self {
+        self.current = self.previous.to_vec();
+        self
+    }
+
+    /// Sets the condition of type `kind`, with the time of its last transition where its status is as before.
     pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: String) {
         let status = if holds { "True" } else { "False" };
         let since = find(self.previous, kind)
             .filter(|condition| condition.status == status)
             .map_or(Time(self.now), |condition| condition.last_transition_time.clone());
+        self.current.retain(|condition| condition.type_ != kind);
         self.current.push(Condition {
             type_: kind.to_owned(),
             status: status.to_owned(),

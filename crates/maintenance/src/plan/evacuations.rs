@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::ResourceExt as _;
 
 use crate::api::names::{INSTIGATOR_FINALIZER, NODE_LABEL, PROGRESS_DEADLINE_SECONDS, is_protection_finalizer};
 use crate::api::{CancellationPolicy, Evacuation, EvacuationSpec, PodReference};
@@ -29,11 +30,8 @@ pub(crate) fn evacuation_name(pod_uid: &str, pod_name: &str) -> String {
 
 /// Whether the NodeMaintenance controller wants the Evacuation.
 pub fn is_ours(evacuation: &Evacuation) -> bool {
-    finalizers(evacuation).any(|finalizer| finalizer == INSTIGATOR_FINALIZER)
-}
-
-fn finalizers(evacuation: &Evacuation) -> impl Iterator<Item = &str> {
-    evacuation.metadata.finalizers.iter().flatten().map(String::as_str)
+    let mut finalizers = evacuation.finalizers().iter();
+    finalizers.any(|finalizer| finalizer == INSTIGATOR_FINALIZER)
 }
 
 /// The Evacuation of a pod, as the controller creates it. It is owned by the pod, and has none of its labels: a tool that selects by these
@@ -102,8 +100,9 @@ fn is_forbidden(evacuation: &Evacuation) -> bool {
 
 /// How an Evacuation of ours ends that is not wanted any more.
 pub fn cancel(evacuation: &Evacuation) -> Action {
-    let has_foreign_finalizers = finalizers(evacuation)
-        .any(|finalizer| finalizer != INSTIGATOR_FINALIZER && !is_protection_finalizer(finalizer));
+    let mut finalizers = evacuation.finalizers().iter();
+    let has_foreign_finalizers =
+        finalizers.any(|finalizer| finalizer != INSTIGATOR_FINALIZER && !is_protection_finalizer(finalizer));
     let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
     let is_kept = is_forbidden(evacuation) || has_foreign_finalizers || is_deleted;
     let how = if is_kept {

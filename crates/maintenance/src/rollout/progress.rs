@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::api::names::{ROLLOUT_EVACUATOR, ROLLOUT_RESTARTED_CONDITION};
 use crate::api::{Evacuation, EvacuationStatus};
+use crate::plan::conditions::{Conditions, find};
 
-use super::{Decision, Explanation};
+use super::Decision;
 
 /// The progress timestamp is renewed after this part of the deadline.
 const HEARTBEATS: i64 = 3;
@@ -24,8 +25,7 @@ pub fn is_active(evacuation: &Evacuation) -> bool {
 
 /// The condition about the restart, once a decision was recorded.
 pub fn condition(evacuation: &Evacuation) -> Option<&Condition> {
-    let mut conditions = evacuation.status.iter().flat_map(|status| &status.conditions);
-    conditions.find(|condition| condition.type_ == ROLLOUT_RESTARTED_CONDITION)
+    find(&evacuation.status.as_ref()?.conditions, ROLLOUT_RESTARTED_CONDITION)
 }
 
 /// Whether the rollout was restarted for this Evacuation.
@@ -50,7 +50,12 @@ pub(crate) fn status_after(evacuation: &Evacuation, decision: &Decision, now: Ti
     if !completes && (before.active_evacuator_completed || needs_heartbeat(evacuation, &before, now)) {
         status.evacuation_progress_timestamp = Some(Time(now));
     }
-    set_condition(evacuation, &mut status, explanation, now);
+    let message = explanation.message.chars().take(MAX_MESSAGE).collect();
+    let (kind, reason) = (ROLLOUT_RESTARTED_CONDITION, explanation.reason.as_str());
+    let mut conditions = Conditions::new(&before.conditions, evacuation.metadata.generation, now).keep_others();
+    // `True` stays: a rollout is not restarted twice for an Evacuation.
+    conditions.set(kind, explanation.is_restarted, reason, message);
+    status.conditions = conditions.finish();
     (status != before).then_some(status)
 }
 
@@ -60,35 +65,10 @@ fn needs_heartbeat(evacuation: &Evacuation, status: &EvacuationStatus, now: Time
     last.is_none_or(|last| now.duration_since(last.0) >= allowed)
 }
 
-/// Sets the condition. `True` stays: a rollout is not restarted twice for an Evacuation.
-fn set_condition(evacuation: &Evacuation, status: &mut EvacuationStatus, explanation: &Explanation, now: Timestamp) {
-    let before = condition(evacuation);
-    let value = if explanation.is_restarted { "True" } else { "False" };
-    let since = before
-        .filter(|before| before.status == value)
-        .map_or(Time(now), |before| before.last_transition_time.clone());
-    let condition = Condition {
-        type_: ROLLOUT_RESTARTED_CONDITION.to_owned(),
-        status: value.to_owned(),
-        reason: explanation.reason.as_str().to_owned(),
-        message: explanation.message.chars().take(MAX_MESSAGE).collect(),
-        last_transition_time: since,
-        observed_generation: evacuation.metadata.generation,
-    };
-    match status
-        .conditions
-        .iter_mut()
-        .find(|one| one.type_ == ROLLOUT_RESTARTED_CONDITION)
-    {
-        Some(present) => *present = condition,
-        None => status.conditions.push(condition),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rollout::RolloutReason;
+    use crate::rollout::{Explanation, RolloutReason};
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
