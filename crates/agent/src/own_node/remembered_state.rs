@@ -38,51 +38,6 @@ pub struct RememberedState {
     written_at: Timestamp,
 }
 
-/// Why a file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum RememberedStateError {
-    /// The file cannot be read.
-    #[error("the remembered state {path} cannot be read: {source}")]
-    Read {
-        /// The path of the remembered state.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-    /// The file is larger than headgate writes.
-    #[error("the remembered state {path} is larger than {MAX_FILE_BYTES} bytes")]
-    TooLarge {
-        /// The path of the remembered state.
-        path: PathBuf,
-    },
-    /// The file is not in the format.
-    #[error("the remembered state {path} is corrupt: {source}")]
-    Corrupt {
-        /// The path of the remembered state.
-        path: PathBuf,
-        /// The error of the parser.
-        source: serde_json::Error,
-    },
-    /// The file has another version of the format.
-    #[error("the remembered state {path} has version {found}, this is version {VERSION}")]
-    Version {
-        /// The path of the remembered state.
-        path: PathBuf,
-        /// The version in the file.
-        found: u32,
-    },
-    /// The file is about another Node.
-    #[error("the remembered state {path} is about Node {found:?}, this is {expected:?}")]
-    Foreign {
-        /// The path of the remembered state.
-        path: PathBuf,
-        /// The name of the Node in the file.
-        found: String,
-        /// The name of the own Node.
-        expected: String,
-    },
-}
-
 impl RememberedState {
     /// The state to store for a report; `None` before the first observation of the Node.
     pub fn from_report(node_name: &str, report: &NodeReport, now: Moment) -> Option<Self> {
@@ -97,34 +52,31 @@ impl RememberedState {
     /// Reads the file in `state_dir`; `None` if there is none.
     ///
     /// # Errors
-    /// When there is a file that cannot be used. The caller logs it and continues without.
-    pub fn load(state_dir: &Path, node_name: &str) -> Result<Option<Self>, RememberedStateError> {
+    /// Why a file that is there cannot be used, with its path. The caller logs it and continues without.
+    pub fn load(state_dir: &Path, node_name: &str) -> Result<Option<Self>, String> {
         let path = state_dir.join(FILE_NAME);
         let mut bytes = Vec::new();
         let read = File::open(&path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(RememberedStateError::Read { path, source }),
-            Ok(length) if length as u64 > MAX_FILE_BYTES => Err(RememberedStateError::TooLarge { path }),
-            Ok(_) => Self::parse(&bytes, &path, node_name).map(Some),
-        }
+        let parsed = match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => Err(format!("cannot be read: {error}")),
+            Ok(length) if length as u64 > MAX_FILE_BYTES => Err(format!("is larger than {MAX_FILE_BYTES} bytes")),
+            Ok(_) => Self::parse(&bytes, node_name),
+        };
+        let named = parsed.map_err(|why| format!("the remembered state {} {why}", path.display()));
+        named.map(Some)
     }
 
-    fn parse(bytes: &[u8], path: &Path, node_name: &str) -> Result<Self, RememberedStateError> {
-        let path = path.to_owned();
-        match serde_json::from_slice::<Self>(bytes) {
-            Err(source) => Err(RememberedStateError::Corrupt { path, source }),
-            Ok(state) if state.version != VERSION => Err(RememberedStateError::Version {
-                path,
-                found: state.version,
-            }),
-            Ok(state) if state.node_name != node_name => Err(RememberedStateError::Foreign {
-                path,
-                found: state.node_name,
-                expected: node_name.to_owned(),
-            }),
-            Ok(state) => Ok(state),
+    fn parse(bytes: &[u8], node_name: &str) -> Result<Self, String> {
+        let state: Self = serde_json::from_slice(bytes).map_err(|error| format!("is corrupt: {error}"))?;
+        if state.version != VERSION {
+            return Err(format!("has version {}, this is version {VERSION}", state.version));
         }
+        if state.node_name != node_name {
+            let found = state.node_name;
+            return Err(format!("is about Node {found:?}, this is {node_name:?}"));
+        }
+        Ok(state)
     }
 
     /// Replaces the file in `state_dir`. If that fails, removes the old file, since an outdated state is worse than
@@ -237,12 +189,12 @@ mod tests {
         let load = || RememberedState::load(dir.path(), "node-1").unwrap_err();
         for corrupt in [&b""[..], b"{", b"[]", b"{\"version\":1}", b"\xff\xfe"] {
             write(corrupt);
-            assert!(matches!(load(), RememberedStateError::Corrupt { .. }), "{corrupt:?}");
+            assert!(load().contains("state.json is corrupt: "), "{corrupt:?}");
         }
         write(&vec![b' '; 256 * 1024 + 1]);
-        assert!(matches!(load(), RememberedStateError::TooLarge { .. }));
+        assert!(load().ends_with("state.json is larger than 262144 bytes"));
         write(&serde_json::to_vec(&RememberedState { version: 2, ..state() }).unwrap());
-        assert!(matches!(load(), RememberedStateError::Version { found: 2, .. }));
+        assert!(load().ends_with("state.json has version 2, this is version 1"));
         write(
             &serde_json::to_vec(&RememberedState {
                 node_name: "node-2".into(),
@@ -250,11 +202,7 @@ mod tests {
             })
             .unwrap(),
         );
-        assert!(
-            load()
-                .to_string()
-                .contains("is about Node \"node-2\", this is \"node-1\"")
-        );
+        assert!(load().contains("is about Node \"node-2\", this is \"node-1\""));
     }
 
     #[tokio::test]
