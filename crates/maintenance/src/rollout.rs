@@ -35,6 +35,24 @@ pub enum Decision {
     NotOurs(Explanation),
 }
 
+impl Decision {
+    fn wait(reason: RolloutReason, is_restarted: bool, message: impl Into<String>) -> Self {
+        Self::Wait(Explanation {
+            reason,
+            message: message.into(),
+            is_restarted,
+        })
+    }
+
+    fn not_ours(reason: RolloutReason, is_restarted: bool, message: impl Into<String>) -> Self {
+        Self::NotOurs(Explanation {
+            reason,
+            message: message.into(),
+            is_restarted,
+        })
+    }
+}
+
 /// Why nothing is restarted now.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Explanation {
@@ -157,39 +175,25 @@ fn protecting<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a BudgetFa
 
 /// What is to be done for a pod now.
 pub fn decide(situation: &Situation<'_>) -> Decision {
-    let explain = |reason, is_restarted, message: String| Explanation {
-        reason,
-        message,
-        is_restarted,
+    let is_restarted = situation.was_restarted;
+    let leaving = |kind, name: &str| {
+        let message = format!("waits until Kubernetes removes the pod: its {kind} {name} is gone");
+        Decision::wait(RolloutReason::Leaving, is_restarted, message)
     };
-    let wait = |reason, message| Decision::Wait(explain(reason, situation.was_restarted, message));
-    let not_ours = |reason, message| Decision::NotOurs(explain(reason, situation.was_restarted, message));
-
     let owner = situation.pod.owner.as_ref().filter(|owner| owner.is_apps("ReplicaSet"));
     let Some(owner) = owner else {
-        return not_ours(RolloutReason::NoDeployment, advice(situation.pod));
+        return Decision::not_ours(RolloutReason::NoDeployment, is_restarted, advice(situation.pod));
     };
     let Some(replica_set) = situation.replica_set.filter(|one| one.uid == owner.uid) else {
-        return wait(
-            RolloutReason::Leaving,
-            format!(
-                "waits until Kubernetes removes the pod: its ReplicaSet {} is gone",
-                owner.name
-            ),
-        );
+        return leaving("ReplicaSet", &owner.name);
     };
     let Some(of) = replica_set.owner.as_ref().filter(|owner| owner.is_apps("Deployment")) else {
-        return not_ours(RolloutReason::NoDeployment, without_deployment(replica_set));
+        let message = without_deployment(replica_set);
+        return Decision::not_ours(RolloutReason::NoDeployment, is_restarted, message);
     };
     let deployment = situation.deployment.filter(|one| one.uid == of.uid && !one.is_deleted);
     let Some(deployment) = deployment else {
-        return wait(
-            RolloutReason::Leaving,
-            format!(
-                "waits until Kubernetes removes the pod: its Deployment {} is gone",
-                of.name
-            ),
-        );
+        return leaving("Deployment", &of.name);
     };
     let drained_by = &situation.node.drained_by;
     if situation.was_restarted || deployment.record.has_any(drained_by) {
@@ -201,29 +205,24 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
 
 /// What becomes of a pod whose Deployment was restarted for its maintenance.
 fn after_restart(situation: &Situation<'_>, replica_set: &ReplicaSetFacts, deployment: &DeploymentFacts) -> Decision {
-    let explain = |reason, message| Explanation {
-        reason,
-        message,
-        is_restarted: true,
-    };
     let name = &deployment.name;
     match deployment.rollout() {
-        Rollout::InProgress => Decision::Wait(explain(
-            RolloutReason::InProgress,
-            rolling(deployment, situation.successor_problem),
-        )),
+        Rollout::InProgress => {
+            let message = rolling(deployment, situation.successor_problem);
+            Decision::wait(RolloutReason::InProgress, true, message)
+        }
         // A budget that has room again lets the pod go all the same.
         Rollout::Failed(_) if situation.protection == Protection::None => unprotected(true),
-        Rollout::Failed(why) => Decision::Wait(explain(
-            RolloutReason::ProgressDeadlineExceeded,
-            failed(deployment, &why, situation.successor_problem),
-        )),
+        Rollout::Failed(why) => {
+            let message = failed(deployment, &why, situation.successor_problem);
+            Decision::wait(RolloutReason::ProgressDeadlineExceeded, true, message)
+        }
         Rollout::Complete => {
             let drained_by = &situation.node.drained_by;
             let is_older = deployment.record.has_any(drained_by) && !replica_set.record.has_any(drained_by);
             if is_older {
                 let message = format!("waits until Deployment {name} ends the pod: its successors are available");
-                Decision::Wait(explain(RolloutReason::Leaving, message))
+                Decision::wait(RolloutReason::Leaving, true, message)
             } else if situation.protection == Protection::None {
                 unprotected(true)
             } else {
@@ -231,7 +230,7 @@ fn after_restart(situation: &Situation<'_>, replica_set: &ReplicaSetFacts, deplo
                     "Deployment {name} was already restarted for this maintenance, and has a replica on this node again: \
                      run kubectl rollout restart deployment/{name}"
                 );
-                Decision::NotOurs(explain(RolloutReason::AlreadyRestarted, message))
+                Decision::not_ours(RolloutReason::AlreadyRestarted, true, message)
             }
         }
     }
@@ -239,13 +238,8 @@ fn after_restart(situation: &Situation<'_>, replica_set: &ReplicaSetFacts, deplo
 
 /// What keeps a rollout from being restarted, if anything does.
 fn before_restart(situation: &Situation<'_>, deployment: &DeploymentFacts) -> Option<Decision> {
-    let explain = |reason, message| Explanation {
-        reason,
-        message,
-        is_restarted: false,
-    };
-    let wait = |reason, message| Some(Decision::Wait(explain(reason, message)));
-    let not_ours = |reason, message| Some(Decision::NotOurs(explain(reason, message)));
+    let wait = |reason, message| Some(Decision::wait(reason, false, message));
+    let not_ours = |reason, message| Some(Decision::not_ours(reason, false, message));
     let name = &deployment.name;
     if situation.protection != Protection::NeedsAll {
         return Some(unprotected(false));
@@ -300,42 +294,28 @@ fn before_restart(situation: &Situation<'_>, deployment: &DeploymentFacts) -> Op
 
 /// What is to be shown for a pod after the restart for it.
 pub fn restarted(deployment: &DeploymentFacts) -> Decision {
-    Decision::Wait(Explanation {
-        reason: RolloutReason::InProgress,
-        message: format!(
-            "waits for the rollout of Deployment {}, which was restarted",
-            deployment.name
-        ),
-        is_restarted: true,
-    })
+    let name = &deployment.name;
+    let message = format!("waits for the rollout of Deployment {name}, which was restarted");
+    Decision::wait(RolloutReason::InProgress, true, message)
 }
 
 /// The decision for a pod that no budget protects, which needs no reads.
 pub(crate) fn unprotected(is_restarted: bool) -> Decision {
-    Decision::NotOurs(Explanation {
-        reason: RolloutReason::NotProtected,
-        message: "no PodDisruptionBudget needs all replicas now, so the Eviction API decides".to_owned(),
-        is_restarted,
-    })
+    let message = "no PodDisruptionBudget needs all replicas now, so the Eviction API decides";
+    Decision::not_ours(RolloutReason::NotProtected, is_restarted, message)
 }
 
 /// The decision where headgate may not read Deployments.
 pub fn forbidden(is_restarted: bool) -> Decision {
-    Decision::NotOurs(Explanation {
-        reason: RolloutReason::Forbidden,
-        message: "to have its Deployment start a replacement first, headgate needs the rights of the component rollout"
-            .to_owned(),
-        is_restarted,
-    })
+    let message =
+        "to have its Deployment start a replacement first, headgate needs the rights of the component rollout";
+    Decision::not_ours(RolloutReason::Forbidden, is_restarted, message)
 }
 
 /// The decision where the API server, or its admission, refused the restart.
 pub fn refused(why: &str) -> Decision {
-    Decision::NotOurs(Explanation {
-        reason: RolloutReason::Forbidden,
-        message: format!("the API server refused to restart the rollout: {why}"),
-        is_restarted: false,
-    })
+    let message = format!("the API server refused to restart the rollout: {why}");
+    Decision::not_ours(RolloutReason::Forbidden, false, message)
 }
 
 fn rolling(deployment: &DeploymentFacts, problem: Option<&str>) -> String {
