@@ -30,7 +30,7 @@ pub use node_writer::{
 };
 pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};
-pub use store::{NodeStore, Objects, Store};
+pub use store::{NodeStore, ObjectStore, Objects, Store};
 pub use term_stores::{TermAccess, TermStores};
 pub use watch::{
     UndecodableObjects, WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream,

@@ -131,8 +131,56 @@ async fn reflect<K, V>(
     }
 }
 
+/// The objects of a kind for the one task that reads their watch. A complete list replaces them; until then, the last known ones stay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectStore<K, V> {
+    /// What is kept of each object.
+    pub objects: BTreeMap<K, V>,
+    /// The same of a list that is not complete yet.
+    pub listed: BTreeMap<K, V>,
+    /// Whether a list has been complete.
+    pub is_synced: bool,
+}
+
+impl<K, V> Default for ObjectStore<K, V> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            listed: BTreeMap::new(),
+            is_synced: false,
+        }
+    }
+}
+
+impl<K: Ord, V: PartialEq> ObjectStore<K, V> {
+    /// Applies one event; returns whether the objects changed. `reduce` returns an object's key, if it has one, and
+    /// what to keep of it.
+    pub fn apply<T>(&mut self, event: Event<T>, reduce: impl Fn(T) -> Option<(K, Option<V>)>) -> bool {
+        match event {
+            Event::Init => {
+                self.listed.clear();
+                false
+            }
+            Event::InitApply(object) => {
+                if let Some((key, value)) = reduce(object) {
+                    set(&mut self.listed, key, value);
+                }
+                false
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                let is_changed = !self.is_synced || self.objects != listed;
+                (self.objects, self.is_synced) = (listed, true);
+                is_changed
+            }
+            Event::Apply(object) => reduce(object).is_some_and(|(key, value)| set(&mut self.objects, key, value)),
+            Event::Delete(object) => reduce(object).is_some_and(|(key, _)| self.objects.remove(&key).is_some()),
+        }
+    }
+}
+
 /// Sets or removes one value; returns whether it differs from the one before.
-fn set<V: PartialEq>(objects: &mut BTreeMap<String, V>, key: String, value: Option<V>) -> bool {
+fn set<K: Ord, V: PartialEq>(objects: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
     match value {
         Some(value) if objects.get(&key) == Some(&value) => false,
         Some(value) => {

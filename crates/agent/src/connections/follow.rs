@@ -4,7 +4,6 @@
 //! are watched; they and the Node make the order. What the counts say together is decided in `drained`.
 
 use headgate_core::service::{NamespacedName, ServiceObject};
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use futures::StreamExt as _;
 use headgate_core::clock::Clock;
 use headgate_core::node::{CONNECTIONS_CONDITION, MarkerFact, Node, NodeObjectState, NodeReport, Source};
 use headgate_kubernetes::{
-    Decoded, EventKind, EventSink, FieldIntents, LOAD_BALANCER_SERVICES, NodeIntent, WatchFailure, WatchReporter,
-    WatchStream, condition_intent, split_list, watch_events, with_selection_fallback,
+    Decoded, EventKind, EventSink, FieldIntents, LOAD_BALANCER_SERVICES, NodeIntent, ObjectStore, WatchFailure,
+    WatchReporter, WatchStream, condition_intent, split_list, watch_events, with_selection_fallback,
 };
 use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event};
@@ -69,9 +68,7 @@ struct WatchedServices {
     stream: WatchStream<Event<ServiceObject>>,
     failure: watch::Receiver<Option<WatchFailure>>,
     /// Those of type LoadBalancer.
-    known: BTreeMap<NamespacedName, Service>,
-    listed: BTreeMap<NamespacedName, Service>,
-    is_synced: bool,
+    store: ObjectStore<NamespacedName, Service>,
     api_server: Option<SocketAddr>,
 }
 
@@ -88,9 +85,7 @@ impl WatchedServices {
         Self {
             failure: reporter.failure(),
             stream: watch_events(&selecting, Api::all, config, reporter),
-            known: BTreeMap::new(),
-            listed: BTreeMap::new(),
-            is_synced: false,
+            store: ObjectStore::default(),
             api_server,
         }
     }
@@ -102,25 +97,17 @@ impl WatchedServices {
         };
         // The stream has reported the error.
         let Ok(event) = event else { return };
-        match event {
-            Event::Init => self.listed.clear(),
-            Event::InitApply(object) => adopt(&mut self.listed, object),
-            Event::InitDone => {
-                self.known = std::mem::take(&mut self.listed);
-                self.is_synced = true;
-            }
-            Event::Apply(object) => adopt(&mut self.known, object),
-            Event::Delete(object) => {
-                if let Some(name) = NamespacedName::of(&object.metadata) {
-                    self.known.remove(&name);
-                }
-            }
-        }
+        self.store.apply(event, |object| {
+            let name = NamespacedName::of(&object.metadata)?;
+            // An API server that cannot select them by type sends all.
+            let is_load_balancer = object.is_load_balancer();
+            Some((name, Service::read(object).filter(|_| is_load_balancer)))
+        });
     }
 
     /// The order that follows; an error if the Services were never listed, and cannot be.
     fn order(&self, node: NodeFacts, excluded: &[Prefix]) -> Result<Option<CountOrder>, String> {
-        if !self.is_synced {
+        if !self.store.is_synced {
             let failure = self.failure.borrow();
             let failed = failure
                 .as_ref()
@@ -129,19 +116,8 @@ impl WatchedServices {
         }
         Ok(Some(CountOrder {
             api_server: self.api_server,
-            ..CountOrder::new(node, self.known.values().cloned().collect(), excluded)
+            ..CountOrder::new(node, self.store.objects.values().cloned().collect(), excluded)
         }))
-    }
-}
-
-/// An API server that cannot select them by type sends all.
-fn adopt(services: &mut BTreeMap<NamespacedName, Service>, object: ServiceObject) {
-    let is_load_balancer = object.is_load_balancer();
-    let Some(service) = Service::read(object) else { return };
-    if is_load_balancer {
-        services.insert(service.name.clone(), service);
-    } else {
-        services.remove(&service.name);
     }
 }
 

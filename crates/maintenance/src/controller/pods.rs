@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures::StreamExt as _;
-use headgate_kubernetes::{UndecodableObjects, WatchReporter, watch_events};
+use headgate_kubernetes::{ObjectStore, UndecodableObjects, WatchReporter, watch_events};
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, ResourceExt as _};
@@ -25,12 +25,12 @@ pub(super) struct PodCache {
     nodes: BTreeMap<String, NodePods>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct NodePods {
     /// Which watch of the node writes here. One that was aborted may still run for a moment.
     watch: u64,
-    /// By UID; `None` until they are listed.
-    pods: Option<BTreeMap<String, PodFacts>>,
+    /// By UID.
+    store: ObjectStore<String, PodFacts>,
 }
 
 impl PodCache {
@@ -38,18 +38,18 @@ impl PodCache {
     pub(super) fn has_all<'a>(&self, nodes: impl IntoIterator<Item = &'a String>) -> bool {
         nodes
             .into_iter()
-            .all(|node| self.nodes.get(node).is_some_and(|node| node.pods.is_some()))
+            .all(|node| self.nodes.get(node).is_some_and(|node| node.store.is_synced))
     }
 
     /// The pods of one node.
     pub(super) fn of_node(&self, node: &str) -> impl Iterator<Item = &PodFacts> {
-        let pods = self.nodes.get(node).and_then(|node| node.pods.as_ref());
-        pods.into_iter().flat_map(BTreeMap::values)
+        let pods = self.nodes.get(node).into_iter();
+        pods.flat_map(|node| node.store.objects.values())
     }
 
     /// All pods by UID.
     pub(super) fn by_uid(&self) -> HashMap<&str, &PodFacts> {
-        let pods = self.nodes.values().filter_map(|node| node.pods.as_ref()).flatten();
+        let pods = self.nodes.values().flat_map(|node| &node.store.objects);
         pods.map(|(uid, pod)| (uid.as_str(), pod)).collect()
     }
 
@@ -58,10 +58,10 @@ impl PodCache {
         &mut self,
         node: &str,
         watch: u64,
-        change: impl FnOnce(&mut Option<BTreeMap<String, PodFacts>>) -> bool,
+        change: impl FnOnce(&mut ObjectStore<String, PodFacts>) -> bool,
     ) -> bool {
         match self.nodes.get_mut(node) {
-            Some(node) if node.watch == watch => change(&mut node.pods),
+            Some(node) if node.watch == watch => change(&mut node.store),
             _ => false,
         }
     }
@@ -87,7 +87,7 @@ pub(super) async fn watch_pods(
             number += 1;
             let pods = NodePods {
                 watch: number,
-                pods: None,
+                store: ObjectStore::default(),
             };
             cache.send_modify(|cache| drop(cache.nodes.insert(node.clone(), pods)));
             watches.spawn(
@@ -124,57 +124,34 @@ async fn watch_node(context: MaintenanceContext, node: String, number: u64, cach
         .fields(&format!("spec.nodeName={node}"))
         .page_size(PAGE_SIZE);
     let mut stream = watch_events::<PodObject>(&context.client, Api::all, config, reporter);
-    let mut listed = BTreeMap::new();
     loop {
         let event = tokio::select! {
             event = stream.next() => event,
             Ok(()) = undecodable.changed() => {
                 let present = undecodable_pods(&undecodable.borrow_and_update(), &node);
-                cache.send_if_modified(|cache| cache.change(&node, number, |pods| {
-                    let Some(pods) = pods else { return false };
-                    let added: Vec<_> = present.into_iter().filter(|(uid, _)| !pods.contains_key(uid)).collect();
+                cache.send_if_modified(|cache| cache.change(&node, number, |store| {
+                    let is_new = |(uid, _): &(String, _)| store.is_synced && !store.objects.contains_key(uid);
+                    let added: Vec<_> = present.into_iter().filter(is_new).collect();
                     let is_changed = !added.is_empty();
-                    pods.extend(added);
+                    store.objects.extend(added);
                     is_changed
                 }));
                 continue;
             }
         };
         let Some(event) = event else { return };
-        let uid = |object: &PodObject| object.uid().unwrap_or_default();
-        match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => drop(listed.insert(uid(&object), PodFacts::from(object))),
-            Ok(Event::InitDone) => {
-                listed.extend(undecodable_pods(&undecodable.borrow_and_update(), &node));
-                let listed = Some(std::mem::take(&mut listed));
-                cache.send_if_modified(|cache| {
-                    cache.change(&node, number, |pods| {
-                        let is_changed = *pods != listed;
-                        *pods = listed;
-                        is_changed
-                    })
-                });
-            }
-            Ok(Event::Apply(object)) => {
-                let (uid, pod) = (uid(&object), PodFacts::from(object));
-                cache.send_if_modified(|cache| {
-                    cache.change(&node, number, |pods| {
-                        let known = pods.get_or_insert_default().insert(uid, pod.clone());
-                        known.as_ref() != Some(&pod)
-                    })
-                });
-            }
-            Ok(Event::Delete(object)) => {
-                let uid = uid(&object);
-                cache.send_if_modified(|cache| {
-                    cache.change(&node, number, |pods| {
-                        pods.get_or_insert_default().remove(&uid).is_some()
-                    })
-                });
-            }
-            // The reporter has logged and counted it.
-            Err(_) => {}
-        }
+        // The reporter has logged and counted an error.
+        let Ok(event) = event else { continue };
+        cache.send_if_modified(|cache| {
+            cache.change(&node, number, |store| {
+                if matches!(event, Event::InitDone) {
+                    let present = undecodable_pods(&undecodable.borrow_and_update(), &node);
+                    store.listed.extend(present);
+                }
+                store.apply(event, |object: PodObject| {
+                    Some((object.uid().unwrap_or_default(), Some(PodFacts::from(object))))
+                })
+            })
+        });
     }
 }

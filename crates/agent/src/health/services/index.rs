@@ -7,9 +7,9 @@
 
 use headgate_core::service::{IpFamily, NamespacedName, ServiceObject};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
 use std::sync::Arc;
 
+use headgate_kubernetes::ObjectStore;
 use kube::runtime::watcher::Event;
 
 use super::super::ip_family::PerFamily;
@@ -83,59 +83,6 @@ impl FromIterator<(NamespacedName, ServedService)> for ServiceTable {
     }
 }
 
-/// The objects of one kind, reduced to what is needed.
-#[derive(Debug)]
-struct ObjectStore<K, V> {
-    objects: HashMap<K, V>,
-    /// The objects of a list that is not complete yet.
-    listed: HashMap<K, V>,
-    is_synced: bool,
-}
-
-impl<K: Eq + Hash, V: PartialEq> ObjectStore<K, V> {
-    fn new() -> Self {
-        Self {
-            objects: HashMap::new(),
-            listed: HashMap::new(),
-            is_synced: false,
-        }
-    }
-
-    /// Applies one event; returns whether the objects changed. `reduce` returns an object's key, if it has one, and
-    /// what to keep of it.
-    fn apply<T>(&mut self, event: Event<T>, reduce: impl Fn(T) -> Option<(K, Option<V>)>) -> bool {
-        match event {
-            Event::Init => {
-                self.listed = HashMap::new();
-                false
-            }
-            Event::InitApply(object) => {
-                if let Some((key, Some(value))) = reduce(object) {
-                    self.listed.insert(key, value);
-                }
-                false
-            }
-            Event::InitDone => {
-                let mut listed = std::mem::take(&mut self.listed);
-                listed.shrink_to_fit();
-                let changed = !self.is_synced || self.objects != listed;
-                (self.objects, self.is_synced) = (listed, true);
-                changed
-            }
-            Event::Apply(object) => match reduce(object) {
-                Some((key, Some(value))) if self.objects.get(&key) == Some(&value) => false,
-                Some((key, Some(value))) => {
-                    self.objects.insert(key, value);
-                    true
-                }
-                Some((key, None)) => self.objects.remove(&key).is_some(),
-                None => false,
-            },
-            Event::Delete(object) => reduce(object).is_some_and(|(key, _)| self.objects.remove(&key).is_some()),
-        }
-    }
-}
-
 /// The Services and EndpointSlices that are known.
 #[derive(Debug)]
 pub struct ServiceIndex {
@@ -149,8 +96,8 @@ impl ServiceIndex {
     pub fn new(node_name: String) -> Self {
         Self {
             node_name,
-            services: ObjectStore::new(),
-            slices: ObjectStore::new(),
+            services: ObjectStore::default(),
+            slices: ObjectStore::default(),
         }
     }
 
