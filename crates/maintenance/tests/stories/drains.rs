@@ -265,23 +265,6 @@ async fn another_actor_that_keeps_uncordoning_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_whose_requests_hang_delays_no_other_cordon() {
-    let names: Vec<String> = (0..20).map(|number| format!("hanging-{number:02}")).collect();
-    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
-    names.push("two");
-    let mut world = World::new(&names).await;
-    let leader = world.lead().await;
-    leader.faults.set_for(Fault::Slow(60 * MINUTE), |request| {
-        request.path.starts_with("/api/v1/nodes/hanging-")
-    });
-    world.maintain("m", "Cordon", &names, &json!({})).await;
-    sleep(3 * SECOND).await;
-    assert!(world.isolation("two").0, "within a few seconds");
-    leader.faults.set(Fault::None);
-    world.until("the others", |world| world.isolation("hanging-00").0).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn maintenances_whose_requests_hang_delay_another_as_long_as_one_request() {
     let names: Vec<String> = (0..7).map(|number| format!("hanging-{number}")).collect();
     let mut nodes: Vec<&str> = names.iter().map(String::as_str).collect();

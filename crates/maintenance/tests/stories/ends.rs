@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{MINUTE, SECOND, World};
+use crate::world::{MINUTE, World};
 
 #[tokio::test(start_paused = true)]
 async fn a_taint_of_a_maintenance_that_is_gone_is_removed_with_an_event() {
@@ -31,42 +31,6 @@ async fn a_taint_of_a_maintenance_that_is_gone_is_removed_with_an_event() {
     assert!(notes[0].contains(GONE), "{notes:?}");
     assert_eq!(world.isolation("two"), (false, vec!["kernel".to_owned()], None));
     assert_eq!(world.notes("two", "MaintenanceTaintOrphaned").await.len(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_leader_killed_at_any_time_leaves_a_maintenance_that_the_next_one_ends() {
-    // Each round kills the leader a little later in the drain, and in its end.
-    for round in 0..12_u32 {
-        let mut world = World::new(&["one"]).await;
-        for pod in ["web-1", "web-2"] {
-            world.pod("one", pod, &json!({})).await;
-        }
-        world.observe_out("one");
-        let leader = world.lead().await;
-        world.drain_one(0).await;
-        if round >= 6 {
-            world
-                .until("drained", |world| !world.has_pod("web-1") && !world.has_pod("web-2"))
-                .await;
-            world.delete_maintenance("m").await;
-        }
-        sleep(SECOND / 30 * (round % 6) * 4).await;
-        leader.kill();
-        let _leader = world.lead().await;
-        if round < 6 {
-            world
-                .until("drained", |world| !world.has_pod("web-1") && !world.has_pod("web-2"))
-                .await;
-            world.delete_maintenance("m").await;
-        }
-        world.until("gone", |world| world.maintenance("m").is_none()).await;
-        assert_eq!(world.isolation("one"), (false, Vec::new(), None), "round {round}");
-        assert_eq!(world.node_conditions("one"), Vec::<String>::new(), "round {round}");
-        sleep(20 * SECOND).await;
-        for pod in ["web-1", "web-2"] {
-            assert!(world.evacuation(pod).await.is_none(), "round {round}: {pod}");
-        }
-    }
 }
 
 #[tokio::test(start_paused = true)]
