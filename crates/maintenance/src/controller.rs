@@ -2,7 +2,7 @@
 //!
 //! Decisions are made by pure functions: [`plan`](crate::plan::plan) for maintenances, `evacuation::state`,
 //! `evacuation::daemon_set` and [`rollout`](crate::rollout) for Evacuations. Here are the caches that they read (`caches`, `pods`), the
-//! loops that call them (`maintenances`, `evacuations`, `daemon_sets`, `rollouts`) and the writes (`executor`, `writer`, `node_edits`).
+//! loops that call them (`maintenances`, `evacuations`, `rollouts`) and the writes (`executor`, `writer`, `node_edits`).
 //!
 //! Invariants: nothing is written without a permit of the term. Each write fails if its object has changed since it was read,
 //! and may be repeated. A failure here ends no other work of the term: the tasks are started again after a pause. That this
@@ -43,7 +43,6 @@ use tokio_util::task::JoinMap;
 use crate::automatic::AutomaticMaintenances;
 
 use caches::Caches;
-use daemon_sets::DaemonSetEvacuator;
 use evacuations::EvacuationController;
 use events::MaintenanceEvents;
 use maintenances::MaintenanceController;
@@ -133,8 +132,6 @@ fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<&'static str, ()>
     tasks.spawn("maintenance-controller", maintenances.run());
     let evacuations = EvacuationController::new(caches.clone(), writer.clone());
     tasks.spawn("evacuation-controller", evacuations.run());
-    let daemon_sets = DaemonSetEvacuator::new(caches.clone(), writer.clone());
-    tasks.spawn("daemonset-evacuator", daemon_sets.run());
     tasks.spawn("rollout-evacuator", RolloutEvacuator::new(caches, writer).run());
     tasks
 }

@@ -22,11 +22,12 @@ use tokio::time::{Instant, sleep_until};
 
 use super::budgets::have_room;
 use super::caches::Caches;
+use super::daemon_sets::{delete, deletion, drained_nodes};
 use super::evacuation_span::evacuation_span;
 use super::grace_periods::GracePeriodCut;
 use super::writer::{WriteError, Writer};
-use crate::api::Evacuation;
 use crate::api::names::{PROTECTION_FINALIZER, is_protection_finalizer};
+use crate::api::{Evacuation, EvacuationStatus, PodType};
 use crate::deadline;
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
 use crate::evacuation::state::{FinishReason, PodState, Step, step};
@@ -71,6 +72,8 @@ struct Memory {
     evict_at: Option<Instant>,
     waits_for_budget: bool,
     last_eviction: Option<Instant>,
+    /// When its pod, of a DaemonSet, may be deleted again.
+    delete_at: Option<Instant>,
     /// The node of a pod that is on no maintained node.
     located_on: Option<String>,
     /// Whether a cache has had the pod.
@@ -87,6 +90,8 @@ struct Due {
     turns_end: Option<Timestamp>,
     /// Where the pod gets less time to end than it asks for.
     cut: Option<GracePeriodCut>,
+    /// The status to write before the pod, of a DaemonSet, is deleted; otherwise a step is due.
+    deletion: Option<EvacuationStatus>,
 }
 
 /// What became of it.
@@ -97,6 +102,8 @@ enum Worked {
     Evicted,
     /// The eviction failed so many times.
     Refused { failures: i32, reason: EvictionFailure },
+    /// The pod may be deleted again after this time.
+    Deleted { again_in: Duration },
     /// Nothing is to be done before this time; the pod is on this node.
     Waits { located_on: Option<String> },
 }
@@ -134,6 +141,7 @@ impl EvacuationController {
                 Ok(()) = caches.pods.changed() => true,
                 Ok(()) = caches.budgets.changed() => true,
                 Ok(()) = caches.maintenances.changed() => true,
+                Ok(()) = caches.nodes.changed() => true,
                 () = sleep_until(has_place_at.unwrap_or(turn_at)), if has_place_at.is_some() => false,
                 () = sleep_until(turn_at) => {
                     next_turn_from = Instant::now() + MIN_INTERVAL;
@@ -170,12 +178,13 @@ impl EvacuationController {
         };
         let pods = self.caches.pods.borrow_and_update();
         let pods: HashMap<&str, &PodFacts> = pods.by_uid();
-        let nodes = self.caches.nodes.borrow();
+        let nodes = self.caches.nodes.borrow_and_update();
         let maintenances = self.caches.maintenances.borrow_and_update();
+        let maintenances = || maintenances.iter().flat_map(BTreeMap::values);
+        let drained = drained_nodes(maintenances());
         // When the pod's node is expected to be gone, and when that is announced.
         let deadlines = |pod: &PodFacts| {
             let node = nodes.as_ref()?.get(&pod.node)?;
-            let maintenances = || maintenances.iter().flat_map(BTreeMap::values);
             let announced = deadline::announced_for_node(node, maintenances());
             Some((deadline::of_node(node, maintenances())?, announced))
         };
@@ -199,12 +208,23 @@ impl EvacuationController {
                 .zip(created)
                 .map(|((pod, (at, _)), created)| deadline::turns_end(created.0, pod.grace_period, at));
             let budgets = budgets.iter().flat_map(BTreeMap::values);
-            match memory.due_at(evacuation, pod, turns_end, budgets, now.wall, now.mono) {
+            let cut = pod.and_then(|pod| GracePeriodCut::of(pod, deadlines?.1, now.wall));
+            let of_daemon_set = pod.filter(|pod| pod.pod_type == PodType::DaemonSet);
+            let deletion = of_daemon_set.and_then(|pod| {
+                let node = nodes.as_ref()?.get(&pod.node)?;
+                deletion(evacuation, pod, node, maintenances(), &drained, cut, now.wall)
+            });
+            let step_at = memory.due_at(evacuation, pod, turns_end, budgets, now.wall, now.mono);
+            // A step comes first: what is deleted depends on its result.
+            let deletion = deletion.filter(|_| step_at.is_none_or(|at| at > now.mono));
+            let delete_at = deletion.as_ref().map(|_| memory.delete_at.unwrap_or(now.mono));
+            match step_at.into_iter().chain(delete_at).min() {
                 Some(at) if at <= now.mono => due.push(Due {
                     evacuation: evacuation.clone(),
                     pod: pod.cloned(),
                     turns_end,
-                    cut: pod.and_then(|pod| GracePeriodCut::of(pod, deadlines?.1, now.wall)),
+                    cut,
+                    deletion,
                 }),
                 Some(at) => wake_at = wake_at.min(at),
                 None => {}
@@ -307,6 +327,7 @@ impl Memory {
                 );
                 self.last_eviction = Some(now);
             }
+            Worked::Deleted { again_in } => self.delete_at = Some(now + again_in),
             Worked::Waits { located_on } => {
                 self.repeat_at = None;
                 if located_on.is_some() {
@@ -331,9 +352,13 @@ async fn make_step(writer: Writer, due: Due) -> (Due, Worked) {
     (due, worked)
 }
 
-/// Makes the step that is due. A pod that no cache has is read first.
+/// Makes the step that is due, or deletes the pod. A pod that no cache has is read first.
 async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestamp) -> Worked {
     let evacuation = &due.evacuation;
+    if let (Some(status), Some(pod)) = (&due.deletion, &due.pod) {
+        let again_in = delete(writer, evacuation, status.clone(), (pod, due.cut), span).await;
+        return Worked::Deleted { again_in };
+    }
     let (namespace, reference) = (evacuation.namespace().unwrap_or_default(), &evacuation.spec.pod_ref);
     let read;
     let (pod, located_on) = if let Some(pod) = &due.pod {
