@@ -22,8 +22,6 @@ use headgate_core::node::{MarkerFact, Node, NodeObjectState, NodeReport, Signal}
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::index::ServiceTable;
-
 /// From the start of a read to the end of its validity. Without the API server the node returns then, if it works: whether it has become the
 /// last one is unknown.
 pub(super) const READ_TTL: Duration = Duration::from_secs(30);
@@ -95,13 +93,6 @@ impl DrainReads {
         signals
             .iter()
             .any(|(signal, since)| self.signals.get(signal) == Some(since))
-    }
-
-    /// Whether each Service with endpoints on this node was read.
-    pub(super) fn covers(&self, table: &ServiceTable) -> bool {
-        table
-            .with_endpoints()
-            .all(|service| self.services.contains_key(&**service))
     }
 }
 

@@ -1,21 +1,25 @@
 //! Reads the other nodes of the Services with endpoints on this node, while the node has signals that may be taken back.
 //!
-//! At rest it reads nothing. A round lists the EndpointSlices of each such Service and gets the Nodes that they name, until one keeps
-//! serving. Both come from storage and not from the API server's cache, as `drain` requires. The next round follows after 5 s, or when
-//! a Service appears that was not read. A round that fails changes nothing: what was read before expires.
+//! At rest it reads nothing. A read of one Service lists its EndpointSlices and gets the Nodes that they name, until one keeps serving. Both
+//! come from storage and not from the API server's cache, as `drain` requires. It is published at once. The next one follows 5 s after its
+//! start; a Service that appears is read at once. A few are read at the same time, those of the namespace with the fewest reads under way
+//! first, so that many or slow Services of one tenant do not delay the others'. A read that fails changes nothing: what was read of the
+//! Service before expires.
 
 use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeObject, NodeReader, SignalRules};
 use headgate_kubernetes::{Decoded, split_list};
 use kube::api::ListParams;
 use kube::{Api, Client};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::{OnceCell, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::super::failed_probes::ServiceAnswers;
 use super::super::verdict::VerdictInputs;
@@ -24,12 +28,16 @@ use super::index::ServiceTable;
 use super::service_drains::own_state;
 use super::slim_objects::{LABEL_SELECTOR, SlimEndpointSlice};
 
-/// Time between two rounds: several fit into the validity of a read.
-const ROUND_INTERVAL: Duration = Duration::from_secs(5);
-/// Time for one request, so that one without an answer leaves time for the next round.
+/// From the start of a read of a Service to that of its next: several fit into the validity of a read.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
+/// The Services that are read at the same time.
+const MAX_CONCURRENT_READS: usize = 8;
+/// How long other reads use a Node that was read: less than the interval, so that a Service is not read with the same one twice.
+const NODE_TTL: Duration = Duration::from_millis(2500);
+/// Time for one request, so that one without an answer leaves time for the next read.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The Nodes with the first names that are read for one Service in a round, and as many others, which change from round to round. It
-/// bounds what a cordon of many nodes costs.
+/// The Nodes with the first names that are read for one Service, and as many others, which change from read to read. It bounds what a
+/// cordon of many nodes costs.
 const MAX_NODES: usize = 16;
 /// The interval in which answers about deleted Services are forgotten at rest.
 const FORGET_INTERVAL: Duration = Duration::from_mins(5);
@@ -56,54 +64,26 @@ pub struct DrainReader {
     pub clock: Clock,
 }
 
-/// The Nodes that were read in one round; `None` for one that does not exist or cannot be decoded.
-type NodesRead = BTreeMap<String, Option<Node>>;
-
 impl DrainReader {
     /// Reads and publishes until the task is aborted; never ends by itself.
     pub async fn run(mut self) {
-        let mut round = 0;
-        let mut is_failing = false;
         loop {
             let (state, signals) = self.own();
-            if state != OwnState::Signalled {
-                self.reads.send_replace(None);
-                if let Some(table) = &*self.tables.borrow() {
-                    self.answers.retain(table);
-                }
-                // A hold ends without a change of the Node.
-                let is_at_rest = state == OwnState::Eligible;
-                let pause = if is_at_rest { FORGET_INTERVAL } else { ROUND_INTERVAL };
-                self.wait(Instant::now() + pause, |_| false, |_| true).await;
+            if state == OwnState::Signalled {
+                self.read_others(signals).await;
                 continue;
             }
-            let known = self.reads.borrow().clone();
-            let mut reads = match known.filter(|known| known.continues_with(&signals)) {
-                Some(known) => DrainReads {
-                    signals,
-                    ..DrainReads::clone(&known)
-                },
-                None => DrainReads::new(signals, Instant::now()),
-            };
-            let next_round = Instant::now() + ROUND_INTERVAL;
-            let outcome = self.read(&reads, round).await;
-            if let Err(error) = &outcome
-                && !is_failing
-            {
-                tracing::info!(
-                    error,
-                    "other nodes of Local Services not read; what was read last counts"
-                );
+            self.reads.send_replace(None);
+            if let Some(table) = &*self.tables.borrow() {
+                self.answers.retain(table);
             }
-            is_failing = outcome.is_err();
-            reads.services = outcome.unwrap_or(reads.services);
-            round += 1;
-            let reads = Arc::new(reads);
-            self.reads.send_replace(Some(Arc::clone(&reads)));
-            // A round that failed is repeated at its time, whatever changes.
-            let is_read = |table: &ServiceTable| is_failing || reads.covers(table);
-            self.wait(next_round, |signals| reads.continues_with(signals), is_read)
-                .await;
+            // A hold ends without a change of the Node.
+            let is_at_rest = state == OwnState::Eligible;
+            let pause = if is_at_rest { FORGET_INTERVAL } else { READ_INTERVAL };
+            tokio::select! {
+                () = sleep(pause) => {}
+                changed = self.inputs.node.changed() => or_pending(changed).await,
+            }
         }
     }
 
@@ -113,63 +93,247 @@ impl DrainReader {
         (state, signals)
     }
 
-    /// Waits until a time, or until a change after which `continues` does not hold for the signals or `is_read` not for the Services.
-    async fn wait(
-        &mut self,
-        until: Instant,
-        continues: impl Fn(&Signals) -> bool,
-        is_read: impl Fn(&ServiceTable) -> bool,
-    ) {
-        loop {
-            let (changed, is_over) = tokio::select! {
-                () = sleep_until(until) => return,
-                changed = self.inputs.node.changed() => (changed, !continues(self.inputs.node.borrow_and_update().signals())),
-                changed = self.tables.changed() => (changed, !self.tables.borrow_and_update().as_deref().is_none_or(&is_read)),
-            };
-            if changed.is_err() {
-                // The sender was dropped: the process stops, and aborts this task.
-                return std::future::pending().await;
+    /// Reads and publishes until all of these signals, which have just been observed, and those that followed them without a gap have ended.
+    async fn read_others(&mut self, signals: Signals) {
+        self.reads
+            .send_replace(Some(Arc::new(DrainReads::new(signals, Instant::now()))));
+        // Nothing that was read before the observation is used.
+        let reader = OtherNodesReader::new(self);
+        let (mut schedule, mut under_way) = (Schedule::default(), FuturesUnordered::new());
+        while self.continues() {
+            let now = Instant::now();
+            let table = self.tables.borrow().clone().unwrap_or_default();
+            while under_way.len() < MAX_CONCURRENT_READS
+                && let Some(service) = schedule.next(&table, now)
+            {
+                let known = self.reads.borrow();
+                let known = known.as_ref().and_then(|reads| reads.services.get(&*service));
+                let known = known.and_then(|known| known.others.without_signal.clone());
+                let number = schedule.start(&service, now);
+                under_way.push(reader.read(service, known, number));
             }
-            if is_over {
-                return;
+            // An end of one starts the next.
+            let is_full = under_way.len() == MAX_CONCURRENT_READS;
+            let wake_at = schedule.due_at(&table).filter(|_| !is_full);
+            tokio::select! {
+                Some((service, outcome)) = under_way.next() => {
+                    let is_first_failure = schedule.finish(&service, outcome.is_err());
+                    self.adopt(&service, outcome, is_first_failure);
+                }
+                () = sleep_until(wake_at.unwrap_or(now + READ_INTERVAL)) => {}
+                changed = self.inputs.node.changed() => or_pending(changed).await,
+                changed = self.tables.changed() => {
+                    or_pending(changed).await;
+                    self.forget_others(&mut schedule);
+                }
             }
         }
     }
 
-    /// One round over all Services with endpoints on this node.
-    async fn read(&self, before: &DrainReads, round: usize) -> Result<BTreeMap<NamespacedName, ServiceRead>, String> {
-        let started_at = Instant::now();
-        let table = self.tables.borrow().clone();
-        let here = table.iter().flat_map(|table| table.with_endpoints());
-        let (mut nodes, mut services) = (NodesRead::new(), BTreeMap::new());
-        for service in here {
-            let known = before.services.get(&**service);
-            let known = known.and_then(|known| known.others.without_signal.as_deref());
-            let names = candidates(
-                serving_nodes(&self.client, service).await?,
-                &self.node_name,
-                known,
-                round,
-            );
-            let mut others = OtherNodes::default();
-            for name in names {
-                if !nodes.contains_key(&name) {
-                    let node = node(&self.client, &self.rules, &name).await?;
-                    nodes.insert(name.clone(), node);
-                }
-                if let Some(Some(node)) = nodes.get(&name) {
-                    others.add(node, &self.node_name);
-                }
-                if others.without_signal.is_some() {
-                    break;
-                }
+    /// Whether the reads so far count for the present signals, which they adopt.
+    fn continues(&mut self) -> bool {
+        let (state, signals) = self.own();
+        let mut continues = false;
+        self.reads.send_if_modified(|reads| {
+            let Some(reads) = reads else { return false };
+            continues = state == OwnState::Signalled && reads.continues_with(&signals);
+            let is_changed = continues && reads.signals != signals;
+            if is_changed {
+                Arc::make_mut(reads).signals = signals;
             }
-            if !self.relies_on_signalled {
-                others.with_earlier_name = None;
-            }
-            services.insert(NamespacedName::clone(service), ServiceRead { started_at, others });
+            is_changed
+        });
+        continues
+    }
+
+    fn adopt(&self, service: &NamespacedName, outcome: Result<ServiceRead, String>, is_first_failure: bool) {
+        match outcome {
+            Ok(read) => self.reads.send_modify(|reads| {
+                if let Some(reads) = reads {
+                    Arc::make_mut(reads).services.insert(service.clone(), read);
+                }
+            }),
+            Err(error) if is_first_failure => tracing::info!(
+                %service,
+                error,
+                "other nodes of a Local Service not read; what was read of it last counts"
+            ),
+            Err(_) => {}
         }
-        Ok(services)
+    }
+
+    /// Forgets the Services without endpoints on this node.
+    fn forget_others(&mut self, schedule: &mut Schedule) {
+        let table = self.tables.borrow_and_update().clone().unwrap_or_default();
+        let here: BTreeSet<&NamespacedName> = table.with_endpoints().map(|service| &**service).collect();
+        schedule.retain(&here);
+        self.reads.send_modify(|reads| {
+            if let Some(reads) = reads {
+                Arc::make_mut(reads)
+                    .services
+                    .retain(|service, _| here.contains(service));
+            }
+        });
+    }
+}
+
+/// Pends for ever once the sender was dropped: the process stops, and aborts this task.
+async fn or_pending(changed: Result<(), watch::error::RecvError>) {
+    if changed.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// When each Service is read.
+#[derive(Default)]
+struct Schedule(BTreeMap<Arc<NamespacedName>, Attempts>);
+
+/// The reads of one Service.
+struct Attempts {
+    number: usize,
+    /// When the last one began.
+    last_at: Instant,
+    is_under_way: bool,
+    has_failed: bool,
+}
+
+impl Schedule {
+    /// The Service to read next, if one is due: of the namespace with the fewest reads under way, never read or longest ago.
+    fn next(&self, table: &ServiceTable, now: Instant) -> Option<Arc<NamespacedName>> {
+        let mut under_way: BTreeMap<&str, usize> = BTreeMap::new();
+        for (service, _) in self.0.iter().filter(|(_, attempts)| attempts.is_under_way) {
+            *under_way.entry(service.namespace()).or_default() += 1;
+        }
+        let due = table.with_endpoints().filter_map(|service| {
+            let attempts = self.0.get(service);
+            let is_due = attempts.is_none_or(|attempts| attempts.due_at().is_some_and(|at| at <= now));
+            is_due.then(|| (service, attempts.map(|attempts| attempts.last_at)))
+        });
+        let next = due.min_by_key(|(service, last_at)| (under_way.get(service.namespace()).copied(), *last_at));
+        next.map(|(service, _)| Arc::clone(service))
+    }
+
+    /// When the next of the Services is due that are not read now; `None` without one.
+    fn due_at(&self, table: &ServiceTable) -> Option<Instant> {
+        let here = table.with_endpoints().filter_map(|service| self.0.get(service));
+        here.filter_map(Attempts::due_at).min()
+    }
+
+    /// Begins a read; returns the number of those before.
+    fn start(&mut self, service: &Arc<NamespacedName>, now: Instant) -> usize {
+        let attempts = self.0.entry(Arc::clone(service)).or_insert(Attempts {
+            number: 0,
+            last_at: now,
+            is_under_way: true,
+            has_failed: false,
+        });
+        attempts.number += 1;
+        (attempts.last_at, attempts.is_under_way) = (now, true);
+        attempts.number - 1
+    }
+
+    /// Ends a read; returns whether it has failed and no other Service's last one had.
+    fn finish(&mut self, service: &NamespacedName, has_failed: bool) -> bool {
+        let was_failing = self.0.values().any(|attempts| attempts.has_failed);
+        if let Some(attempts) = self.0.get_mut(service) {
+            (attempts.is_under_way, attempts.has_failed) = (false, has_failed);
+        }
+        has_failed && !was_failing
+    }
+
+    fn retain(&mut self, services: &BTreeSet<&NamespacedName>) {
+        self.0
+            .retain(|service, attempts| attempts.is_under_way || services.contains(&**service));
+    }
+}
+
+impl Attempts {
+    /// When the next one is due; `None` while one is under way.
+    fn due_at(&self) -> Option<Instant> {
+        (!self.is_under_way).then(|| self.last_at + READ_INTERVAL)
+    }
+}
+
+/// Reads the other nodes of Services. Reads share the Nodes that were read lately.
+struct OtherNodesReader {
+    client: Client,
+    own_name: String,
+    rules: SignalRules,
+    relies_on_signalled: bool,
+    nodes: Mutex<BTreeMap<String, Arc<OnceCell<NodeRead>>>>,
+}
+
+/// A Node that was read; `None` if it does not exist or cannot be decoded.
+#[derive(Clone)]
+struct NodeRead {
+    started_at: Instant,
+    node: Option<Arc<Node>>,
+}
+
+impl OtherNodesReader {
+    fn new(reader: &DrainReader) -> Self {
+        Self {
+            client: reader.client.clone(),
+            own_name: reader.node_name.clone(),
+            rules: reader.rules.clone(),
+            relies_on_signalled: reader.relies_on_signalled,
+            nodes: Mutex::default(),
+        }
+    }
+
+    async fn read(
+        &self,
+        service: Arc<NamespacedName>,
+        known: Option<String>,
+        number: usize,
+    ) -> (Arc<NamespacedName>, Result<ServiceRead, String>) {
+        let outcome = self.service(&service, known.as_deref(), number).await;
+        (service, outcome)
+    }
+
+    /// Reads one Service: no part of it began before the read's `started_at`.
+    async fn service(
+        &self,
+        service: &NamespacedName,
+        known: Option<&str>,
+        number: usize,
+    ) -> Result<ServiceRead, String> {
+        let mut started_at = Instant::now();
+        let serving = serving_nodes(&self.client, service).await?;
+        let mut others = OtherNodes::default();
+        for name in candidates(serving, &self.own_name, known, number) {
+            let read = self.node(&name).await?;
+            started_at = started_at.min(read.started_at);
+            if let Some(node) = &read.node {
+                others.add(node, &self.own_name);
+            }
+            if others.without_signal.is_some() {
+                break;
+            }
+        }
+        if !self.relies_on_signalled {
+            others.with_earlier_name = None;
+        }
+        Ok(ServiceRead { started_at, others })
+    }
+
+    /// The Node as it was read at most [`NODE_TTL`] ago, or is read now, for all that ask.
+    async fn node(&self, name: &str) -> Result<NodeRead, String> {
+        let now = Instant::now();
+        let cell = {
+            let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+            nodes.retain(|_, cell| match cell.get() {
+                Some(read) => now < read.started_at + NODE_TTL,
+                None => Arc::strong_count(cell) > 1,
+            });
+            Arc::clone(nodes.entry(name.to_owned()).or_default())
+        };
+        let read = async || {
+            let started_at = Instant::now();
+            let node = node(&self.client, &self.rules, name).await?.map(Arc::new);
+            Ok(NodeRead { started_at, node })
+        };
+        cell.get_or_try_init(read).await.cloned()
     }
 }
 
@@ -207,13 +371,13 @@ fn no_answer() -> String {
 }
 
 /// The nodes to read, in this order: the one that is known to have no signal, those with the first names, and some of the rest.
-fn candidates(mut serving: BTreeSet<String>, own_name: &str, known: Option<&str>, round: usize) -> Vec<String> {
+fn candidates(mut serving: BTreeSet<String>, own_name: &str, known: Option<&str>, number: usize) -> Vec<String> {
     serving.remove(own_name);
     let known = known.and_then(|known| serving.take(known));
     let mut others: Vec<String> = serving.into_iter().collect();
     let mut rest = others.split_off(MAX_NODES.min(others.len()));
     if !rest.is_empty() {
-        let start = round * MAX_NODES % rest.len();
+        let start = number * MAX_NODES % rest.len();
         rest.rotate_left(start);
         rest.truncate(MAX_NODES);
     }
@@ -233,6 +397,7 @@ mod tests {
     use headgate_core::node::{NodeReport, Taint};
 
     use super::super::super::proxy_status::ProxyStatus;
+    use super::super::drain::{ServiceDrain, service_drain};
     use super::super::index::ServedService;
     use super::*;
 
@@ -253,9 +418,12 @@ mod tests {
             .extend(fields.as_object().unwrap().clone());
     }
 
-    /// The API server of the odd objects; it fails for the Service `down`.
+    /// The API server of the odd objects; it fails for the Service `down`, and does not answer about those of the namespace `busy`.
     async fn answer(request: Request<Body>) -> Result<Response<Body>, io::Error> {
         let path = request.uri().path().to_owned();
+        if path.contains("/namespaces/busy/") {
+            return std::future::pending().await;
+        }
         if request.uri().query().is_some_and(|query| query.contains("down")) {
             return Err(io::Error::other("refused"));
         }
@@ -297,7 +465,8 @@ mod tests {
     }
 
     impl Reading {
-        fn start() -> Self {
+        /// With the time that the API server takes for each request.
+        fn start(latency: Duration) -> Self {
             let (clock, rules) = (Clock::System, SignalRules::default_health());
             let drained = Node {
                 name: "n1".into(),
@@ -314,7 +483,10 @@ mod tests {
             let service = tower::service_fn(move |request: Request<Body>| {
                 let is_list = request.uri().path().ends_with("/endpointslices");
                 counted.fetch_add(usize::from(is_list), Ordering::Relaxed);
-                answer(request)
+                async move {
+                    sleep(latency).await;
+                    answer(request).await
+                }
             });
             let reading = Self {
                 tables: tables.clone(),
@@ -346,8 +518,19 @@ mod tests {
             let services = services
                 .iter()
                 .map(|(name, endpoints)| (NamespacedName::new("default", name), ServedService::example(*endpoints)));
+            self.publish_all(services).await;
+        }
+
+        async fn publish_all(&self, services: impl Iterator<Item = (NamespacedName, ServedService)>) {
             self.tables.send_replace(Some(Arc::new(services.collect())));
             sleep(Duration::from_secs(1)).await;
+        }
+
+        /// What the answer about the Service `default/web` is made of by the signal.
+        fn drain_of_web(&self) -> ServiceDrain {
+            let web = NamespacedName::new("default", "web");
+            let reads = self.reads.borrow();
+            service_drain(OwnState::Signalled, reads.as_deref(), &web, Instant::now())
         }
 
         fn read(&self) -> Vec<String> {
@@ -359,7 +542,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_service_that_appears_between_two_rounds_is_read_at_once() {
-        let reading = Reading::start();
+        let reading = Reading::start(Duration::ZERO);
         let lists = || reading.lists.load(Ordering::Relaxed);
         sleep(Duration::from_millis(100)).await;
         assert!(reading.read().is_empty() && lists() == 0);
@@ -371,6 +554,57 @@ mod tests {
         for endpoints in 1..4 {
             reading.publish(&[("down", 1), ("web", endpoints)]).await;
             assert_eq!((reading.read(), lists()), (vec!["web".to_owned()], 2), "{endpoints}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_is_as_old_as_the_oldest_node_that_it_uses() {
+        let reading = Reading::start(Duration::ZERO);
+        let started_at = |name: &str| {
+            let reads = reading.reads.borrow();
+            let services = &reads.as_ref().unwrap().services;
+            services[&NamespacedName::new("default", name)].started_at
+        };
+        reading.publish(&[("first", 1)]).await;
+        let first = started_at("first");
+        reading.publish(&[("first", 1), ("soon", 1)]).await;
+        assert_eq!(started_at("soon"), first, "the same read of the Node");
+        sleep(NODE_TTL).await;
+        reading.publish(&[("first", 1), ("soon", 1), ("late", 1)]).await;
+        assert!(started_at("late") > first + NODE_TTL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_other_services_hold_back_one_that_can_be_read() {
+        let named = |namespace: &'static str, number: usize| NamespacedName::new(namespace, &format!("s{number}"));
+        for (what, latency, others, first) in [
+            ("one fails", 0, vec![NamespacedName::new("default", "down")], 1),
+            (
+                "many",
+                100,
+                (0..300).map(|number| named("default", number)).collect(),
+                10,
+            ),
+            // More than can be read at once in the validity of a read.
+            (
+                "those of another tenant hang",
+                20,
+                (0..100).map(|number| named("busy", number)).collect(),
+                10,
+            ),
+        ] {
+            let reading = Reading::start(Duration::from_millis(latency));
+            let web = NamespacedName::new("default", "web");
+            let all = others
+                .into_iter()
+                .chain([web])
+                .map(|name| (name, ServedService::example(1)));
+            reading.publish_all(all).await;
+            sleep(Duration::from_secs(first)).await;
+            for second in first..90 {
+                assert_eq!(reading.drain_of_web(), ServiceDrain::Failing, "{what}: {second}");
+                sleep(Duration::from_secs(1)).await;
+            }
         }
     }
 
