@@ -8,14 +8,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use headgate_core::node::{MARKER_HELD_BACK, MarkerCondition, MarkerStatus};
 use headgate_core::telemetry::first_names;
+use tokio::time::Instant;
 
 use super::services::{HoldReason, KeptBecause, KeptServices, ServiceTable};
 
 /// The Services that a message names.
 const MAX_NAMES: usize = 8;
+/// A Service that nobody has asked about for so long is not probed: twice the longest interval of load balancers.
+const PROBED_TTL: Duration = Duration::from_mins(10);
 
 /// Answers of one path or port since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,26 +30,51 @@ pub(crate) struct AnswerCounts {
     pub(crate) unavailable: u64,
 }
 
+/// The answers about one Service.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    counts: AnswerCounts,
+    last_at: Instant,
+}
+
+impl Answered {
+    fn is_probed(&self, now: Instant) -> bool {
+        now < self.last_at + PROBED_TTL
+    }
+}
+
 /// The answers about each Service. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct ServiceAnswers(Arc<Mutex<BTreeMap<NamespacedName, AnswerCounts>>>);
+pub struct ServiceAnswers(Arc<Mutex<BTreeMap<NamespacedName, Answered>>>);
 
 impl ServiceAnswers {
     /// Counts an answer about a Service of the table.
-    pub(crate) fn count(&self, service: &NamespacedName, is_ok: bool) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !counts.contains_key(service) {
-            counts.insert(service.clone(), AnswerCounts::default());
+    pub(crate) fn count(&self, service: &NamespacedName, is_ok: bool, now: Instant) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !answers.contains_key(service) {
+            let none = Answered {
+                counts: AnswerCounts::default(),
+                last_at: now,
+            };
+            answers.insert(service.clone(), none);
         }
-        if let Some(counts) = counts.get_mut(service) {
+        if let Some(Answered { counts, last_at }) = answers.get_mut(service) {
             *(if is_ok { &mut counts.ok } else { &mut counts.unavailable }) += 1;
+            *last_at = now;
         }
+    }
+
+    /// Forgets the answers about Services that are not probed any more. Not while the node has a signal: a load balancer that has left it
+    /// may probe no more.
+    pub(crate) fn forget_unprobed(&self, now: Instant) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|_, answered| answered.is_probed(now));
     }
 
     /// Forgets the answers about Services that the table does not have.
     pub(crate) fn retain(&self, table: &ServiceTable) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.retain(|service, _| table.get(service).is_some());
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|service, _| table.get(service).is_some());
     }
 
     /// Whether there were answers about the Service.
@@ -57,7 +86,7 @@ impl ServiceAnswers {
     }
 
     /// The answers about the Services of the table; those about others are forgotten.
-    fn of_table(&self, table: &ServiceTable) -> BTreeMap<NamespacedName, AnswerCounts> {
+    fn of_table(&self, table: &ServiceTable) -> BTreeMap<NamespacedName, Answered> {
         self.retain(table);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -134,13 +163,18 @@ impl FailedProbes {
             healthz: in_row(healthz),
             services: services
                 .into_iter()
-                .map(|(key, counts)| (key, in_row(counts)))
+                .map(|(key, answered)| (key, in_row(answered.counts)))
                 .collect(),
         }
     }
 
     /// Adopts the present counts, and says what the condition of the node follows from them.
-    pub(crate) fn update(&mut self, healthz: AnswerCounts, local_services: &LocalServices) -> MarkerCondition {
+    pub(crate) fn update(
+        &mut self,
+        healthz: AnswerCounts,
+        local_services: &LocalServices,
+        now: Instant,
+    ) -> MarkerCondition {
         self.healthz.update(healthz);
         let mut missing = Vec::new();
         if self.healthz.failed < self.required {
@@ -159,7 +193,7 @@ impl FailedProbes {
             }
             LocalServices::NotListed => missing.push("the Services are not listed yet".to_owned()),
             LocalServices::Served(table, answers, kept) => {
-                self.update_services(table, answers, kept, &mut missing, &mut about_services);
+                self.update_services(table, answers, kept, now, &mut missing, &mut about_services);
                 held = kept_by(kept, |because| {
                     matches!(because, KeptBecause::Held(HoldReason::LastServing))
                 });
@@ -195,17 +229,18 @@ impl FailedProbes {
         table: &ServiceTable,
         answers: &ServiceAnswers,
         kept: &KeptServices,
+        now: Instant,
         missing: &mut Vec<String>,
         about_services: &mut String,
     ) {
-        let counts = answers.of_table(table);
-        self.services.retain(|key, _| counts.contains_key(key));
-        for (key, counts) in counts {
+        let answered = answers.of_table(table);
+        self.services.retain(|key, _| answered.contains_key(key));
+        for (key, Answered { counts, .. }) in &answered {
             let initial = FailedInRow {
                 failed: self.initial,
                 ..FailedInRow::default()
             };
-            self.services.entry(key).or_insert(initial).update(counts);
+            self.services.entry(key.clone()).or_insert(initial).update(*counts);
         }
         let elsewhere = kept_by(kept, |because| because == KeptBecause::AnsweredElsewhere);
         if !elsewhere.is_empty() {
@@ -223,10 +258,11 @@ impl FailedProbes {
             ));
         }
         let is_serving = |key: &NamespacedName| kept.contains_key(key);
+        let is_probed = |key: &NamespacedName| answered.get(key).is_some_and(|answered| answered.is_probed(now));
         let failing = self
             .services
             .iter()
-            .filter(|(key, in_row)| in_row.failed < self.required && !is_serving(key));
+            .filter(|(key, in_row)| in_row.failed < self.required && !is_serving(key) && is_probed(key));
         let failing = first_names(failing.map(|(key, _)| key), MAX_NAMES);
         if !failing.is_empty() {
             missing.push(format!(
@@ -234,9 +270,9 @@ impl FailedProbes {
             ));
         }
         let unprobed = table.iter().map(|(key, _)| key);
-        let unprobed = first_names(unprobed.filter(|key| !self.services.contains_key(&***key)), MAX_NAMES);
+        let unprobed = first_names(unprobed.filter(|key| !is_probed(key)), MAX_NAMES);
         if !unprobed.is_empty() {
-            let _ = write!(about_services, " Never probed: {unprobed}.");
+            let _ = write!(about_services, " Not probed: {unprobed}.");
         }
     }
 }
@@ -249,6 +285,8 @@ fn kept_by(kept: &KeptServices, is_reason: impl Fn(KeptBecause) -> bool) -> Stri
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::advance;
+
     use super::super::services::ServedService;
     use super::*;
 
@@ -258,12 +296,18 @@ mod tests {
         AnswerCounts { ok, unavailable }
     }
 
+    /// Looks at the counts a second later.
+    async fn look(probes: &mut FailedProbes, healthz: AnswerCounts, local_services: &LocalServices) -> MarkerCondition {
+        advance(Duration::from_secs(1)).await;
+        probes.update(healthz, local_services, Instant::now())
+    }
+
     fn status(condition: &MarkerCondition) -> (&'static str, &'static str) {
         (condition.status.as_str(), condition.reason)
     }
 
-    #[test]
-    fn out_after_the_number_of_failed_probes_in_a_row() {
+    #[tokio::test(start_paused = true)]
+    async fn out_after_the_number_of_failed_probes_in_a_row() {
         let mut probes = FailedProbes::new(TWO, counts(7, 5), &LocalServices::NotServed, false);
         for (now, expected, says) in [
             (counts(7, 5), "False", "0 of 2"),
@@ -275,48 +319,55 @@ mod tests {
             // In one interval: the order is not known.
             (counts(9, 95), "False", "0 of 2"),
         ] {
-            let found = probes.update(now, &LocalServices::NotServed);
+            let found = look(&mut probes, now, &LocalServices::NotServed).await;
             assert_eq!(found.status.as_str(), expected, "{now:?}");
             assert!(found.message.contains(says), "{now:?}: {}", found.message);
         }
     }
 
-    #[test]
-    fn a_restart_continues_until_a_probe_succeeds() {
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_continues_until_a_probe_succeeds() {
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &LocalServices::NotServed, true);
         assert_eq!(
-            status(&probes.update(counts(0, 0), &LocalServices::NotServed)),
+            status(&look(&mut probes, counts(0, 0), &LocalServices::NotServed).await),
             ("True", "ProbesFailed")
         );
         assert_eq!(
-            status(&probes.update(counts(1, 0), &LocalServices::NotServed)).0,
+            status(&look(&mut probes, counts(1, 0), &LocalServices::NotServed).await).0,
             "False"
         );
     }
 
-    #[test]
-    fn a_restarted_process_that_has_answered_200_counts_anew() {
+    #[tokio::test(start_paused = true)]
+    async fn a_restarted_process_that_has_answered_200_counts_anew() {
         let mut probes = FailedProbes::new(TWO, counts(1, 1), &LocalServices::NotServed, true);
         for (now, expected) in [(counts(1, 2), "False"), (counts(1, 3), "True")] {
-            assert_eq!(status(&probes.update(now, &LocalServices::NotServed)).0, expected);
+            assert_eq!(
+                status(&look(&mut probes, now, &LocalServices::NotServed).await).0,
+                expected
+            );
         }
     }
 
-    #[test]
-    fn a_restart_continues_for_services_that_are_probed_later() {
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_continues_for_services_that_are_probed_later() {
         let service = NamespacedName::new("a", "web");
         let table: Arc<ServiceTable> = Arc::new([(service.clone(), ServedService::example(0))].into_iter().collect());
         let answers = ServiceAnswers::default();
         let local = LocalServices::Served(table, answers.clone(), KeptServices::default());
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, true);
         for (is_ok, expected) in [(false, "True"), (true, "False")] {
-            answers.count(&service, is_ok);
-            assert_eq!(status(&probes.update(counts(0, 0), &local)).0, expected, "{is_ok}");
+            answers.count(&service, is_ok, Instant::now());
+            assert_eq!(
+                status(&look(&mut probes, counts(0, 0), &local).await).0,
+                expected,
+                "{is_ok}"
+            );
         }
     }
 
-    #[test]
-    fn services_with_probes_of_their_own_count_if_they_are_probed() {
+    #[tokio::test(start_paused = true)]
+    async fn services_with_probes_of_their_own_count_if_they_are_probed() {
         let table = |endpoints: u32| {
             let served = |name: &str| (NamespacedName::new("a", name), ServedService::example(endpoints));
             let table: ServiceTable = [served("probed"), served("quiet")].into_iter().collect();
@@ -324,8 +375,8 @@ mod tests {
         };
         let answers = ServiceAnswers::default();
         let service = NamespacedName::new("a", "probed");
-        answers.count(&service, true);
-        answers.count(&NamespacedName::new("a", "gone"), true);
+        answers.count(&service, true, Instant::now());
+        answers.count(&NamespacedName::new("a", "gone"), true, Instant::now());
         let local = |endpoints: u32| {
             let table = table(endpoints);
             let names = table.iter().filter(|_| endpoints > 0).map(|(name, _)| Arc::clone(name));
@@ -335,27 +386,48 @@ mod tests {
             LocalServices::Served(table, answers.clone(), kept)
         };
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &local(1), false);
-        let found = probes.update(counts(0, 2), &local(1));
+        let found = look(&mut probes, counts(0, 2), &local(1)).await;
         assert_eq!(status(&found), ("False", "ProbesNotFailed"));
         assert!(
             found.message.contains("with 200: a/probed, a/quiet"),
             "{}",
             found.message
         );
-        answers.count(&service, false);
-        let found = probes.update(counts(0, 3), &local(0));
+        answers.count(&service, false, Instant::now());
+        let found = look(&mut probes, counts(0, 3), &local(0)).await;
         assert_eq!(status(&found).0, "False");
         assert!(found.message.contains("less often: a/probed."), "{}", found.message);
-        answers.count(&service, false);
-        let found = probes.update(counts(0, 4), &local(0));
+        answers.count(&service, false, Instant::now());
+        let found = look(&mut probes, counts(0, 4), &local(0)).await;
         assert_eq!(status(&found), ("True", "ProbesFailed"));
-        assert!(found.message.contains("Never probed: a/quiet."), "{}", found.message);
-        let found = probes.update(counts(0, 5), &LocalServices::NotListed);
+        assert!(found.message.contains("Not probed: a/quiet."), "{}", found.message);
+        // It is asked once more, and then not for long.
+        answers.count(&service, true, Instant::now());
+        let found = look(&mut probes, counts(0, 5), &local(0)).await;
+        assert_eq!(status(&found), ("False", "ProbesNotFailed"));
+        advance(PROBED_TTL).await;
+        let found = look(&mut probes, counts(0, 6), &local(0)).await;
+        assert_eq!(status(&found), ("True", "ProbesFailed"), "{}", found.message);
+        assert!(
+            found.message.contains("Not probed: a/probed, a/quiet."),
+            "{}",
+            found.message
+        );
+        // The probes before do not count again.
+        answers.count(&service, false, Instant::now());
+        let found = look(&mut probes, counts(0, 7), &local(0)).await;
+        assert_eq!(status(&found).0, "False", "{}", found.message);
+        answers.forget_unprobed(Instant::now());
+        assert!(answers.has(&service));
+        advance(PROBED_TTL).await;
+        answers.forget_unprobed(Instant::now());
+        assert!(!answers.has(&service));
+        let found = look(&mut probes, counts(0, 5), &LocalServices::NotListed).await;
         assert_eq!(status(&found).0, "False");
     }
 
-    #[test]
-    fn services_with_endpoints_are_out_once_their_own_probes_have_failed() {
+    #[tokio::test(start_paused = true)]
+    async fn services_with_endpoints_are_out_once_their_own_probes_have_failed() {
         let service = NamespacedName::new("a", "web");
         let table: Arc<ServiceTable> = Arc::new([(service.clone(), ServedService::example(1))].into_iter().collect());
         let answers = ServiceAnswers::default();
@@ -364,11 +436,11 @@ mod tests {
             LocalServices::Served(Arc::clone(&table), answers.clone(), kept.into_iter().collect())
         };
         let last = Some(KeptBecause::Held(HoldReason::LastServing));
-        answers.count(&service, true);
+        answers.count(&service, true, Instant::now());
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &local(last), false);
-        let found = probes.update(counts(0, 1), &local(last));
+        let found = look(&mut probes, counts(0, 1), &local(last)).await;
         assert_eq!(status(&found), ("False", "ProbesNotFailed"), "/healthz is asked too");
-        let found = probes.update(counts(0, 2), &local(last));
+        let found = look(&mut probes, counts(0, 2), &local(last)).await;
         assert_eq!(status(&found), ("False", "HeldBack"));
         assert!(found.message.contains("serves a/web"), "{}", found.message);
         for (because, says) in [
@@ -379,17 +451,17 @@ mod tests {
             ),
             (None, "less often: a/web"),
         ] {
-            let found = probes.update(counts(0, 2), &local(because));
+            let found = look(&mut probes, counts(0, 2), &local(because)).await;
             assert_eq!(status(&found), ("False", "ProbesNotFailed"));
             assert!(found.message.contains(says), "{}", found.message);
         }
         for expected in ["False", "True"] {
-            answers.count(&service, false);
-            let found = probes.update(counts(0, 2), &local(None));
+            answers.count(&service, false, Instant::now());
+            let found = look(&mut probes, counts(0, 2), &local(None)).await;
             assert_eq!(status(&found).0, expected, "{}", found.message);
         }
-        answers.count(&service, true);
-        let found = probes.update(counts(0, 2), &local(last));
+        answers.count(&service, true, Instant::now());
+        let found = look(&mut probes, counts(0, 2), &local(last)).await;
         assert_eq!(status(&found), ("False", "HeldBack"), "it is the last one now");
     }
 }

@@ -86,7 +86,7 @@ impl ProbesMarker {
                 .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
             FailedProbes::new(self.required, healthz, &local_services, is_out)
         });
-        let wanted = probes.update(healthz, &local_services);
+        let wanted = probes.update(healthz, &local_services, self.clock.now().mono);
         Some(MarkerState::new(uid, wanted, shown))
     }
 
@@ -120,6 +120,7 @@ mod tests {
     use headgate_kubernetes::{NodeField, NodeIntents};
     use prometheus_client::registry::Registry;
     use tokio::sync::watch;
+    use tokio::time::Instant;
 
     use super::super::failed_probes::ServiceAnswers;
     use super::super::proxy_status::ProxyStatus;
@@ -167,7 +168,11 @@ mod tests {
         let running = tokio::spawn(marker.run(NodeIntents::default().field(NodeField::Marker)));
         for number in 0..100 {
             tables.send_replace(Some(table(number..number + 2)));
-            answers.count(&NamespacedName::new("a", &format!("service-{number}")), false);
+            answers.count(
+                &NamespacedName::new("a", &format!("service-{number}")),
+                false,
+                Instant::now(),
+            );
             sleep(10 * COUNT_INTERVAL).await;
         }
         // Those of one interval, and the two of the table.

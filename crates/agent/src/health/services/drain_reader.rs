@@ -39,7 +39,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The Nodes with the first names that are read for one Service, and as many others, which change from read to read. It bounds what a
 /// cordon of many nodes costs.
 const MAX_NODES: usize = 16;
-/// The interval in which answers about deleted Services are forgotten at rest.
+/// The interval in which answers about Services that are deleted or not probed any more are forgotten at rest.
 const FORGET_INTERVAL: Duration = Duration::from_mins(5);
 
 /// What the reads are made with.
@@ -56,7 +56,7 @@ pub struct DrainReader {
     pub inputs: VerdictInputs,
     /// The Services and the endpoints on this node.
     pub tables: watch::Receiver<Option<Arc<ServiceTable>>>,
-    /// Those about Services that are gone are forgotten.
+    /// Those about Services that are gone are forgotten; at rest, also those about Services that are not probed any more.
     pub answers: ServiceAnswers,
     /// Receives the reads.
     pub reads: watch::Sender<Option<Arc<DrainReads>>>,
@@ -77,8 +77,11 @@ impl DrainReader {
             if let Some(table) = &*self.tables.borrow() {
                 self.answers.retain(table);
             }
-            // A hold ends without a change of the Node.
             let is_at_rest = state == OwnState::Eligible;
+            if is_at_rest {
+                self.answers.forget_unprobed(self.clock.now().mono);
+            }
+            // A hold ends without a change of the Node.
             let pause = if is_at_rest { FORGET_INTERVAL } else { READ_INTERVAL };
             tokio::select! {
                 () = sleep(pause) => {}
@@ -461,7 +464,8 @@ mod tests {
         tables: watch::Sender<Option<Arc<ServiceTable>>>,
         reads: watch::Receiver<Option<Arc<DrainReads>>>,
         lists: Arc<AtomicUsize>,
-        _inputs: (watch::Sender<NodeReport>, watch::Sender<ProxyStatus>),
+        answers: ServiceAnswers,
+        inputs: (watch::Sender<NodeReport>, watch::Sender<ProxyStatus>),
     }
 
     impl Reading {
@@ -492,7 +496,8 @@ mod tests {
                 tables: tables.clone(),
                 reads: reads.subscribe(),
                 lists,
-                _inputs: (node.clone(), proxy.clone()),
+                answers: ServiceAnswers::default(),
+                inputs: (node.clone(), proxy.clone()),
             };
             let reader = DrainReader {
                 client: Client::new(service, "default"),
@@ -505,7 +510,7 @@ mod tests {
                     notices: watch::Sender::default().subscribe(),
                 },
                 tables: tables.subscribe(),
-                answers: ServiceAnswers::default(),
+                answers: reading.answers.clone(),
                 reads,
                 clock,
             };
@@ -555,6 +560,21 @@ mod tests {
             reading.publish(&[("down", 1), ("web", endpoints)]).await;
             assert_eq!((reading.read(), lists()), (vec!["web".to_owned()], 2), "{endpoints}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_about_services_that_are_not_probed_any_more_are_forgotten_once_the_signal_has_ended() {
+        let reading = Reading::start(Duration::ZERO);
+        reading.publish(&[("web", 1)]).await;
+        let web = NamespacedName::new("default", "web");
+        reading.answers.count(&web, true, Instant::now());
+        sleep(Duration::from_mins(11)).await;
+        assert!(reading.answers.has(&web));
+        let now = Clock::System.now();
+        let end = |report: &mut NodeReport| *report = report.with_node(Node::default(), now);
+        reading.inputs.0.send_modify(end);
+        sleep(Duration::from_secs(1)).await;
+        assert!(reading.reads.borrow().is_none() && !reading.answers.has(&web));
     }
 
     #[tokio::test(start_paused = true)]

@@ -150,7 +150,7 @@ mod tests {
         }
         let answers = ServiceAnswers::default();
         if is_answered {
-            answers.count(&web, false);
+            answers.count(&web, false, now.mono);
         }
         let view = KeptServicesView {
             drains: ServiceDrains {

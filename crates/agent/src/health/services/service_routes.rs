@@ -114,7 +114,7 @@ impl ServiceRoutes {
                 .as_ref()
                 .is_some_and(|table| table.get(key).is_some())
         {
-            by_service.count(key, answer.status.is_success());
+            by_service.count(key, answer.status.is_success(), now.mono);
         }
         let mut response = (
             answer.status,
