@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use headgate_core::node::{MarkerFact, Node, NodeObjectState, NodeReport, Signal};
+use headgate_core::clock::{Moment, age_by_wall_clock};
+use headgate_core::node::{MARKER_TTL, MarkerFact, Node, NodeObjectState, NodeReport, Signal};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -39,20 +40,28 @@ pub(super) struct OtherNodes {
 
 impl OtherNodes {
     /// Adds a node that was read. It counts only if it works and is not about to end.
-    pub(super) fn add(&mut self, node: &Node, own_name: &str) {
+    pub(super) fn add(&mut self, node: &Node, own_name: &str, now: Moment) {
         if node.name == own_name || !node.ready || node.is_terminal() || node.excluded.is_some() {
             return;
         }
         // Signals that must last before they count are among them: the other agent counts by its own clock. One that has ended ends for
         // that agent when it observes so, which the marker shows.
         if node.signals.is_empty() {
-            if node.marker.as_ref().is_none_or(MarkerFact::is_without_signal) {
+            let shows_signal = |marker: &MarkerFact| !marker.is_without_signal() && !is_leftover(marker, now);
+            if !node.marker.as_ref().is_some_and(shows_signal) {
                 self.without_signal.get_or_insert_with(|| node.name.clone());
             }
         } else if *node.name < *own_name {
             self.with_earlier_name.get_or_insert_with(|| node.name.clone());
         }
     }
+}
+
+/// Whether the marker is from before the feature was switched off. Elsewhere it is confirmed for as long as the signal lasts, or the node's
+/// agent makes it `Unknown`: then load balancers may still have the node `Down`.
+fn is_leftover(marker: &MarkerFact, now: Moment) -> bool {
+    let is_old = |at| age_by_wall_clock(at, now) >= 2 * marker.ttl(MARKER_TTL);
+    marker.needs_confirmation() && marker.confirmed_at.is_some_and(is_old)
 }
 
 /// A read of a Service's other nodes.

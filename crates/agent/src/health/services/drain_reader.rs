@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_core::clock::Clock;
-use headgate_core::node::{Node, NodeObject, NodeReader, SignalRules};
+use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader, SignalRules};
 use headgate_kubernetes::{Decoded, split_list};
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -263,6 +263,7 @@ struct OtherNodesReader {
     own_name: String,
     rules: SignalRules,
     relies_on_signalled: bool,
+    clock: Clock,
     nodes: Mutex<BTreeMap<String, Arc<OnceCell<NodeRead>>>>,
 }
 
@@ -280,6 +281,7 @@ impl OtherNodesReader {
             own_name: reader.node_name.clone(),
             rules: reader.rules.clone(),
             relies_on_signalled: reader.relies_on_signalled,
+            clock: reader.clock.clone(),
             nodes: Mutex::default(),
         }
     }
@@ -308,7 +310,7 @@ impl OtherNodesReader {
             let read = self.node(&name).await?;
             started_at = started_at.min(read.started_at);
             if let Some(node) = &read.node {
-                others.add(node, &self.own_name);
+                others.add(node, &self.own_name, self.clock.now());
             }
             if others.without_signal.is_some() {
                 break;
@@ -357,6 +359,8 @@ async fn node(client: &Client, rules: &SignalRules, name: &str) -> Result<Option
     let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
     let reader = NodeReader {
         rules: rules.clone(),
+        // With the times of the marker.
+        detail: NodeDetail::MaintenanceByProbes,
         ..NodeReader::default()
     };
     match timeout(REQUEST_TIMEOUT, nodes.get_opt(name)).await {
@@ -397,7 +401,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use headgate_core::node::{NodeReport, Taint};
+    use headgate_core::node::{MARKER_CONDITION, NodeReport, Taint};
 
     use super::super::super::proxy_status::ProxyStatus;
     use super::super::drain::{ServiceDrain, service_drain};
@@ -439,7 +443,9 @@ mod tests {
             ]})
         } else {
             json!({"kind": "Node", "metadata": {"name": "n2", "uid": "u", "creationTimestamp": FAR},
-                "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": FAR}]}})
+                "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": FAR},
+                    // A leftover.
+                    {"type": MARKER_CONDITION, "status": "True", "lastHeartbeatTime": "2020-01-01T00:00:00Z"}]}})
         };
         Ok(Response::new(Body::from(body.to_string().into_bytes())))
     }
@@ -453,7 +459,7 @@ mod tests {
         assert_eq!(names, ["n2".to_owned(), "n4".to_owned()].into());
         let node = node(&client, &SignalRules::default(), "n2").await.unwrap().unwrap();
         let mut others = OtherNodes::default();
-        others.add(&node, "n1");
+        others.add(&node, "n1", Clock::System.now());
         assert_eq!(others.without_signal.as_deref(), Some("n2"));
         let failed = serving_nodes(&client, &NamespacedName::new("default", "down")).await;
         assert!(failed.unwrap_err().contains("refused"));

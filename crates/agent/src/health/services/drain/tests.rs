@@ -41,10 +41,20 @@ fn other_nodes_that_keep_serving() {
         change(&mut node);
         node
     };
+    let now = Clock::System.now();
     let marker = |reason: &str| MarkerFact {
         status: MarkerStatus::False,
         reason: reason.to_owned(),
         ..MarkerFact::default()
+    };
+    let confirmed = |status, seconds: u64, message: &str| Node {
+        marker: Some(MarkerFact {
+            status,
+            message: message.to_owned(),
+            confirmed_at: Some(now.wall - Duration::from_secs(seconds)),
+            ..marker("R")
+        }),
+        ..node("a", false)
     };
     for (node, without_signal, with_earlier_name) in [
         (node("a", false), true, false),
@@ -73,9 +83,24 @@ fn other_nodes_that_keep_serving() {
             false,
             false,
         ),
+        // One that nobody confirms, or makes Unknown, is a leftover.
+        (confirmed(MarkerStatus::True, 350, "m"), false, false),
+        (confirmed(MarkerStatus::True, 370, "m"), true, false),
+        (confirmed(MarkerStatus::False, 370, "m"), true, false),
+        (confirmed(MarkerStatus::Unknown, 370, "m"), false, false),
+        (
+            confirmed(MarkerStatus::True, 990, "Confirmed again within 250 s. m"),
+            false,
+            false,
+        ),
+        (
+            confirmed(MarkerStatus::True, 1010, "Confirmed again within 250 s. m"),
+            true,
+            false,
+        ),
     ] {
         let mut others = OtherNodes::default();
-        others.add(&node, "b");
+        others.add(&node, "b", now);
         let found = (others.without_signal.is_some(), others.with_earlier_name.is_some());
         assert_eq!(found, (without_signal, with_earlier_name), "{node:?}");
     }
@@ -342,7 +367,7 @@ proptest! {
                 if second % fate.interval == 0 && !(fate.outage.0..fate.outage.1).contains(&second) {
                     let mut others = OtherNodes::default();
                     for (other, fate) in fates.iter().enumerate() {
-                        others.add(&fate.node(&name(other), second), &name(index));
+                        others.add(&fate.node(&name(other), second), &name(index), Clock::System.now());
                     }
                     known.services.insert(web(), ServiceRead { started_at: now, others });
                 }
