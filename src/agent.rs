@@ -235,6 +235,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         address: settings.metrics_bind_address,
         hard_fail: settings.bind_address_hard_fail,
         state: channels.operations_bound.clone(),
+        log_runtime: None,
     };
     let for_counter = channels.exchange.clone().filter(|_| answers_probes);
     let for_counter = for_counter.map(|exchange| exchange.router(stop_operations.clone()));

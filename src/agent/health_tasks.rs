@@ -12,6 +12,7 @@ use headgate_core::node::{MARKER_TTL, NodeReport};
 use headgate_http::server::{BindState, Binder, Limits};
 use headgate_kubernetes::expire_marker;
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents, NodeField, NodeIntents, NodeWriter};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::channels::{Channels, Metrics};
@@ -84,6 +85,7 @@ impl HealthTasks {
                 address: settings.healthz_bind_address,
                 hard_fail: settings.bind_address_hard_fail,
                 state: channels.health_bound,
+                log_runtime: Handle::try_current().ok(),
             },
             router: headgate_agent::health::router(inputs.clone(), metrics.health, clock.clone()),
             limits: Limits {

@@ -142,7 +142,7 @@ impl HealthServer {
             Some(routes) => router.merge(routes.path_router()),
             None => router,
         };
-        let synced = wait_for_sync(reports, extras.routes);
+        let synced = wait_for_sync(reports, extras.routes, binder.log_runtime.clone());
         let all = async {
             let node_ports = async { Ok(OptionFuture::from(node_ports).await.transpose().map(drop)?) };
             tokio::try_join!(serve(binder, router, limits, metrics, synced, stop), node_ports).map(drop)
@@ -163,19 +163,24 @@ async fn beat(heartbeat: &Heartbeat) {
 }
 
 /// Waits, with a limit, until the inputs of the answers are known.
-async fn wait_for_sync(mut reports: watch::Receiver<NodeReport>, routes: Option<ServiceRoutes>) {
+async fn wait_for_sync(
+    mut reports: watch::Receiver<NodeReport>,
+    routes: Option<ServiceRoutes>,
+    log_runtime: Option<runtime::Handle>,
+) {
+    let log = |write: fn()| server::log_on(log_runtime.as_ref(), write);
     let deadline = Instant::now() + SYNC_TIMEOUT;
     if timeout_at(deadline.into(), reports.wait_for(NodeReport::is_known))
         .await
         .is_err()
     {
-        tracing::warn!("state of the Node unknown and no remembered state found, it counts as eligible");
+        log(|| tracing::warn!("state of the Node unknown and no remembered state found, it counts as eligible"));
     }
     if let Some(routes) = routes
         && timeout_at(deadline.into(), routes.known()).await.is_err()
         && routes.tables.borrow().is_none()
     {
-        tracing::warn!("Services and EndpointSlices not listed in time; requests about them get 503");
+        log(|| tracing::warn!("Services and EndpointSlices not listed in time; requests about them get 503"));
     }
 }
 
@@ -206,11 +211,15 @@ async fn serve(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+    use std::sync::mpsc;
 
     use headgate_agent::health::services::{Metrics as ServiceMetrics, PortStates, ServiceDrains, ServiceIndex};
     use headgate_agent::health::{ProxyStatus, VerdictInputs};
     use headgate_core::clock::Clock;
     use headgate_core::node::{Node, SignalRules, Taint};
+    use headgate_http::server::BindState;
+    use headgate_test_kubernetes::blocked_logs;
     use kube::runtime::watcher::Event;
     use prometheus_client::registry::Registry;
     use serde_json::{from_value, json};
@@ -262,8 +271,47 @@ mod tests {
             clock,
         };
         let begun = tokio::time::Instant::now();
-        wait_for_sync(reports.subscribe(), Some(routes)).await;
+        wait_for_sync(reports.subscribe(), Some(routes), None).await;
         begun.elapsed()
+    }
+
+    #[test]
+    fn the_port_opens_although_nobody_reads_the_log() {
+        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let main = runtime::Runtime::new().unwrap();
+        let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
+        let state = watch::Sender::new(BindState::Waiting);
+        let states = state.subscribe();
+        let server = HealthServer {
+            binder: Binder {
+                name: "healthz",
+                address: (Ipv4Addr::LOCALHOST, 0).into(),
+                hard_fail: false,
+                state,
+                log_runtime: Some(main.handle().clone()),
+            },
+            router: Router::new(),
+            limits: Limits::HEALTH,
+            extras: HealthThreadExtras::default(),
+            metrics: Metrics::default(),
+            reports: reports.subscribe(),
+            heartbeat: Heartbeat::new(),
+        };
+        let (subscriber, _blocked) = blocked_logs();
+        let stop = CancellationToken::new();
+        let (stopped, (done, is_done)) = (stop.clone(), mpsc::channel());
+        thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            tracing::subscriber::with_default(subscriber, || runtime.block_on(server.run(stopped))).unwrap();
+            done.send(())
+        });
+        thread::spawn(move || {
+            while states.borrow().address().is_none() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            stop.cancel();
+        });
+        is_done.recv_timeout(2 * SYNC_TIMEOUT).unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ pub mod proxy_protocol;
 mod serve;
 mod steer;
 
-pub use bind::{BindState, Binder, bind, bind_exclusive, bind_single_family, raise_open_file_limit};
+pub use bind::{BindState, Binder, bind, bind_exclusive, bind_single_family, log_on, raise_open_file_limit};
 pub use connection::CloseWithoutAnswer;
 pub use connection_limit::ConnectionLimit;
 pub use connections::Limits;

@@ -133,6 +133,7 @@ async fn a_port_that_another_program_has_for_a_minute_is_one_event() {
         address,
         hard_fail: false,
         state: states.clone(),
+        log_runtime: None,
     };
     let publish = async {
         let metrics = server::Metrics::register(&mut Registry::default());

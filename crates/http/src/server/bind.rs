@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -54,6 +55,8 @@ pub struct Binder {
     pub hard_fail: bool,
     /// Receives each change of the state.
     pub state: watch::Sender<BindState>,
+    /// Writes the log; `None` for the caller. A thread that answers probes may not wait while nobody reads standard error.
+    pub log_runtime: Option<Handle>,
 }
 
 impl Binder {
@@ -66,7 +69,10 @@ impl Binder {
         loop {
             let error = match bind(self.address).and_then(|listener| Ok((listener.local_addr()?, listener))) {
                 Ok((address, listener)) => {
-                    tracing::info!(listener = self.name, %address, "listener bound");
+                    let listener_name = self.name;
+                    log_on(self.log_runtime.as_ref(), move || {
+                        tracing::info!(listener = listener_name, %address, "listener bound");
+                    });
                     self.state.send_replace(BindState::Bound(address));
                     return Ok(listener);
                 }
@@ -86,11 +92,21 @@ impl Binder {
                 ));
             }
             if is_new {
-                tracing::error!(listener = self.name, address = %self.address, %error, retry_in = ?RETRY_INTERVAL,
-                    "listener not bound");
+                let (listener, address) = (self.name, self.address);
+                log_on(self.log_runtime.as_ref(), move || {
+                    tracing::error!(listener, %address, %error, retry_in = ?RETRY_INTERVAL, "listener not bound");
+                });
             }
             sleep(RETRY_INTERVAL).await;
         }
+    }
+}
+
+/// Writes to the log on this runtime, without waiting, or here without one.
+pub fn log_on(runtime: Option<&Handle>, write: impl FnOnce() + Send + 'static) {
+    match runtime {
+        Some(runtime) => drop(runtime.spawn(async move { write() })),
+        None => write(),
     }
 }
 
@@ -226,6 +242,7 @@ mod tests {
             address,
             hard_fail: false,
             state,
+            log_runtime: None,
         };
         let bound = async { binder.bind(&metrics).await.unwrap() };
         let watcher = async {
@@ -252,6 +269,7 @@ mod tests {
             address,
             hard_fail: true,
             state,
+            log_runtime: None,
         };
         let error = binder.bind(&Metrics::default()).await.unwrap_err();
         assert!(
