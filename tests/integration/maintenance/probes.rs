@@ -1,5 +1,7 @@
 //! A drain without Azure, with real processes: the agent of the node counts failed probes, and the controller's gate waits for them.
 
+use std::time::Duration;
+
 use headgate_test_kubernetes::{eventually, own_cluster};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -46,6 +48,8 @@ async fn without_azure_pods_leave_once_the_agent_has_seen_enough_probes_fail() {
     assert!(pods.get_opt("web").await.unwrap().is_some());
     for _ in 0..2 {
         assert_eq!(agent.healthz().await.status, 503);
+        // Of those within a second, one counts.
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
     let status = is_drained(&client, &controller).await;
     assert_eq!(status["nodeStatuses"][0]["loadBalancer"]["state"], "Out", "{status}");

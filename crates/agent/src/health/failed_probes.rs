@@ -1,7 +1,7 @@
 //! Probes that were answered with 503: counted for `/healthz`, and for each Service whose health this process serves. Pure.
 //!
-//! Only answers count, not verdicts: a load balancer takes a node out after the probes that it has sent. An answer with 200 starts the
-//! count again.
+//! Only answers count, not verdicts: a load balancer takes a node out after the probes that it has sent. Of those within a second, one
+//! counts. An answer with 200 starts the count again.
 
 use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ use super::services::{HoldReason, KeptBecause, KeptServices, ServiceTable};
 const MAX_NAMES: usize = 8;
 /// A Service that nobody has asked about for so long is not probed: twice the longest interval of load balancers.
 const PROBED_TTL: Duration = Duration::from_mins(10);
+/// Anybody may ask: of the answers within this time, one counts, so that a burst does not stand for a load balancer's probes.
+const MIN_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Answers of one path or port since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,17 +105,22 @@ impl ServiceAnswers {
 struct FailedInRow {
     counts: AnswerCounts,
     failed: u64,
+    /// When the last one was counted.
+    counted_at: Option<Instant>,
 }
 
 impl FailedInRow {
-    fn update(&mut self, counts: AnswerCounts) {
+    fn update(&mut self, counts: AnswerCounts, now: Instant) {
         // Between two updates the order is not known.
-        self.failed = if counts.ok == self.counts.ok {
-            self.failed + counts.unavailable.saturating_sub(self.counts.unavailable)
-        } else {
-            0
-        };
-        self.counts = counts;
+        if counts.ok != self.counts.ok {
+            (self.counts, self.failed) = (counts, 0);
+            return;
+        }
+        let is_new = counts.unavailable > self.counts.unavailable;
+        if is_new && self.counted_at.is_none_or(|at| at + MIN_PROBE_INTERVAL <= now) {
+            self.failed += 1;
+            (self.counts, self.counted_at) = (counts, Some(now));
+        }
     }
 }
 
@@ -152,6 +159,7 @@ impl FailedProbes {
         let in_row = |counts| FailedInRow {
             counts,
             failed: if counts.ok == 0 { initial } else { 0 },
+            counted_at: None,
         };
         let services = match local_services {
             LocalServices::Served(table, answers, _) => answers.of_table(table),
@@ -175,7 +183,7 @@ impl FailedProbes {
         local_services: &LocalServices,
         now: Instant,
     ) -> MarkerCondition {
-        self.healthz.update(healthz);
+        self.healthz.update(healthz, now);
         let mut missing = Vec::new();
         if self.healthz.failed < self.required {
             missing.push(format!(
@@ -240,7 +248,7 @@ impl FailedProbes {
                 failed: self.initial,
                 ..FailedInRow::default()
             };
-            self.services.entry(key.clone()).or_insert(initial).update(*counts);
+            self.services.entry(key.clone()).or_insert(initial).update(*counts, now);
         }
         let elsewhere = kept_by(kept, |because| because == KeptBecause::AnsweredElsewhere);
         if !elsewhere.is_empty() {

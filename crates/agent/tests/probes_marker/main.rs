@@ -6,7 +6,7 @@
 mod random;
 mod world;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use world::{REQUIRED, SECOND, World};
 
@@ -44,6 +44,25 @@ async fn condition_stays_false_without_probes_and_is_confirmed_at_intervals() {
     let confirmations = world.status_writes() - writes;
     // 5,000 nodes that are out cost 20 writes a second.
     assert_eq!(confirmations, 2, "in 10 min");
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_within_a_second_count_once() {
+    let world = World::start().await;
+    world.set_signal(true);
+    sleep(SECOND).await;
+    for _ in 0..100 * REQUIRED {
+        assert!(!world.probe().await);
+    }
+    sleep(60 * SECOND).await;
+    assert!(world.shows("False", "ProbesNotFailed"), "{:?}", world.shown());
+    // As fast as somebody may ask.
+    let start = Instant::now();
+    while !world.shows("True", "ProbesFailed") {
+        assert!(!world.probe().await);
+        sleep(SECOND / 10).await;
+    }
+    assert!(start.elapsed() > SECOND, "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

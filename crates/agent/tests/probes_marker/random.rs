@@ -123,6 +123,7 @@ async fn run(seed: u64) {
     for _ in 0..REQUIRED {
         let is_ok = run.world.probe().await;
         assert_eq!(is_ok, !run.has_signal, "{}", run.steps.join("\n"));
+        sleep(2 * SECOND).await;
     }
     sleep(QUIET_BOUND).await;
     let shown = run.world.shown();

@@ -115,8 +115,8 @@ impl World {
     pub(crate) async fn fail_probes(&self) {
         for _ in 0..REQUIRED {
             assert!(!self.probe().await);
+            sleep(2 * SECOND).await;
         }
-        sleep(2 * SECOND).await;
         assert!(self.shows("True", "ProbesFailed"), "{:?}", self.shown());
     }
 
