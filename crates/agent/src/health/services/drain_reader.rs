@@ -183,7 +183,7 @@ impl DrainReader {
 /// Pends for ever once the sender was dropped: the process stops, and aborts this task.
 async fn or_pending(changed: Result<(), watch::error::RecvError>) {
     if changed.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
