@@ -67,13 +67,16 @@ pub(crate) struct StatusReport {
     /// What only the leader knows; `None` in a report that was read without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader_work: Option<LeaderWork>,
+    /// The selected Nodes that the report lacks.
+    #[serde(skip)]
+    pub missing_nodes: Vec<String>,
     /// Whether the text has the rows of the nodes only.
     #[serde(skip)]
     pub no_headers: bool,
 }
 
 /// What only the leader knows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LeaderWork {
     /// The version of its program.

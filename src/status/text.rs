@@ -120,6 +120,12 @@ fn render_header(report: &StatusReport) -> String {
         let error = work.list_error.as_ref();
         let error = error.map_or_else(String::new, |error| format!("; since then: {}", escape_line(error)));
         let _ = writeln!(text, "Listed:        {listed}, by the leader{error}");
+        if let Some(since) = work.nodes_stale_since {
+            let _ = writeln!(
+                text,
+                "Nodes:         not confirmed since {since:.0}: nothing is written"
+            );
+        }
     }
     if let Some(error) = &report.azure_error {
         let _ = writeln!(

@@ -93,6 +93,7 @@ impl StatusReport {
             maintenances: snapshot.maintenances.clone().unwrap_or_default(),
             maintenances_error: snapshot.maintenances.as_ref().err().cloned(),
             leader_work: None,
+            missing_nodes: Vec::new(),
             no_headers: false,
         }
     }
@@ -110,8 +111,11 @@ impl StatusReport {
         Ok(())
     }
 
-    /// Retains the Nodes with these names, as far as they are known.
+    /// Retains the Nodes with these names, and notes which of them are not known.
     pub(crate) fn retain_selected(&mut self, names: &[String]) {
+        let known: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+        let missing = names.iter().filter(|name| !known.contains(name.as_str()));
+        self.missing_nodes = missing.cloned().collect();
         self.nodes.retain(|node| names.contains(&node.name));
         self.maintenances.retain_mut(|row| row.retain_nodes(names));
         self.selection = Selection::Named;

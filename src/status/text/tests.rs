@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::agent_status::KeptServiceStatus;
 use crate::status::LocalPoolRow;
-use crate::status::report::{LedgerRow, MarkerRow, RuleRow, SignalRow, VerdictRow};
+use crate::status::report::{LeaderWork, LedgerRow, MarkerRow, RuleRow, SignalRow, VerdictRow};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -258,7 +258,15 @@ fn unknown_parts_are_named() {
         "No rule's probe targets headgate (Http :10456/healthz)"
     );
     report.leader_error = Some("refused".to_owned());
-    assert!(render(&report, Detail::Narrow).contains("Leader:        not known: refused"));
+    report.leader_work = Some(LeaderWork {
+        nodes_stale_since: Some(at(600)),
+        ..LeaderWork::default()
+    });
+    assert_contains!(
+        render(&report, Detail::Narrow),
+        "Leader:        not known: refused",
+        "Nodes:         not confirmed since 1970-01-01T00:10:00Z: nothing is written"
+    );
 }
 
 #[test]
