@@ -180,6 +180,8 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
     expected.retain(|name| !name.starts_with("secret/sh.helm.release"));
     assert_eq!(left, expected);
 
+    a_profile_without_a_leader_is_refused_while_the_ledger_has_an_entry(&administrator).await;
+
     stdout_of(&mut helm_as(&administrator, &["uninstall", "headgate"]));
     let crds = [
         "customresourcedefinition.apiextensions.k8s.io/evacuations.headgate.dev",
@@ -191,6 +193,40 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
         .collect();
     assert_eq!(after, crds, "only the CRDs are left, as maintenance.keepCRDs says");
     control_plane.stop().await;
+}
+
+/// No leader of the profile healthz would give it back.
+async fn a_profile_without_a_leader_is_refused_while_the_ledger_has_an_entry(administrator: &Caller) {
+    let upgrade = || {
+        let mut command = helm_as(administrator, &["upgrade", "headgate", "--dry-run=server"]);
+        command
+            .arg(chart())
+            .args(["--set", "profile=healthz"])
+            .output()
+            .unwrap()
+    };
+    let map = format!("{MAPS}/{LEDGER}");
+    let pools = ["/subscriptions/s/resourcegroups/g/providers/microsoft.network/loadbalancers/l/backendaddresspools/p"];
+    let metadata = json!({"name": LEDGER});
+    administrator.post(MAPS, json!({"metadata": metadata})).await;
+    for stage in ["intended", "down", "restored"] {
+        let entries = json!([[{format!("{stage} 2026-01-01T00:00:00Z"): [0]}, ["10.0.0.4"]]]);
+        let ledger = json!({"version": 1, "generation": 3, "pools": pools, "entries": entries}).to_string();
+        administrator
+            .merge(&map, json!({"data": {"ledger.json": ledger}}))
+            .await;
+        let output = upgrade();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{stage}");
+        assert_contains!(said, "settings.adminState.mode to Disabled", "the ledger has no entry");
+    }
+    let empty = json!({"version": 1, "generation": 4, "pools": [], "entries": []}).to_string();
+    administrator.merge(&map, json!({"data": {"ledger.json": empty}})).await;
+    let output = upgrade();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    administrator.delete(&map).await;
+    let output = upgrade();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Each way to install: as the file of values says, from a bare cluster to a bare cluster, by way of the chart before its last change.
