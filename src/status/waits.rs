@@ -43,11 +43,42 @@ impl NodeRow {
             parts.push(match (report.azure_error.is_some(), self.entries.is_empty()) {
                 (true, _) => "not known".to_owned(),
                 (false, true) => "nothing: it is in no pool".to_owned(),
-                (false, false) => "nothing: out".to_owned(),
+                (false, false) => self.why_no_change_is_due(report),
             });
         }
         parts.truncate(MAX_PARTS);
         parts.join("; ")
+    }
+
+    /// Why no change of a signalled node's entries is due, where the guard holds none of them back.
+    fn why_no_change_is_due(&self, report: &StatusReport) -> String {
+        let in_state = |state| {
+            self.entries
+                .iter()
+                .filter(move |entry| entry.admin_state == Some(state))
+                .count()
+        };
+        let (total, up) = (self.entries.len(), in_state("Up"));
+        let in_service = total - in_state("Down");
+        let is_stale = report
+            .leader_work
+            .as_ref()
+            .is_some_and(|work| work.nodes_stale_since.is_some());
+        if in_service == 0 {
+            "nothing: out".to_owned()
+        } else if report.mode != "Enforce" {
+            format!("nothing: adminState.mode is {}", report.mode)
+        } else if is_stale {
+            "a list of Nodes: they are not confirmed".to_owned()
+        } else if !self.signals.iter().any(|signal| signal.admin_state) {
+            format!("nothing: no signal counts for admin states, in service in {in_service} of {total} pools")
+        } else if up > 0 {
+            format!("nothing: Up by another writer in {up} of {total} pools")
+        } else if self.excluded.is_some() {
+            format!("nothing: its label excludes it, in service in {in_service} of {total} pools")
+        } else {
+            format!("nothing yet: in service in {in_service} of {total} pools")
+        }
     }
 
     /// The number of connections by the Node's condition; `None` if they are not counted.
@@ -74,7 +105,7 @@ fn pods(row: &MaintainedNodeRow) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::MarkerRow;
+    use super::super::report::{LeaderWork, MarkerRow};
     use super::super::text::tests::report;
     use super::*;
 
@@ -115,6 +146,50 @@ mod tests {
         assert_eq!(node.waits_for(&found), "the end of its connections");
         node.signals.clear();
         assert_eq!(node.waits_for(&found), "");
+    }
+
+    #[test]
+    fn a_node_waits_for_nothing_only_if_all_its_entries_are_down() {
+        let with = |edit: fn(&mut StatusReport)| {
+            let mut found = report();
+            let entry = &mut found.nodes[0].entries[1];
+            (entry.pending, entry.becomes) = (false, None);
+            edit(&mut found);
+            found.nodes[0].waits_for(&found)
+        };
+        let down = |found: &mut StatusReport| found.nodes[0].entries[1].admin_state = Some("Down");
+        let stale = |found: &mut StatusReport| {
+            found.leader_work = Some(LeaderWork {
+                nodes_stale_since: Some(jiff::Timestamp::UNIX_EPOCH),
+                ..LeaderWork::default()
+            });
+        };
+        let cases: [(fn(&mut StatusReport), &str); 7] = [
+            (down, "nothing: out"),
+            (|found| found.mode = "Disabled", "nothing: adminState.mode is Disabled"),
+            (stale, "a list of Nodes: they are not confirmed"),
+            (
+                |found| found.nodes[0].excluded = Some("l".to_owned()),
+                "nothing: its label excludes it, in service in 1 of 2 pools",
+            ),
+            (
+                |found| {
+                    for signal in &mut found.nodes[0].signals {
+                        signal.admin_state = false;
+                    }
+                },
+                "nothing: no signal counts for admin states, in service in 1 of 2 pools",
+            ),
+            (
+                |found| found.nodes[0].entries[1].admin_state = Some("Up"),
+                "nothing: Up by another writer in 1 of 2 pools",
+            ),
+            // Its signal does not count yet.
+            (|_| (), "nothing yet: in service in 1 of 2 pools"),
+        ];
+        for (edit, expected) in cases {
+            assert_eq!(with(edit), expected);
+        }
     }
 
     #[test]
