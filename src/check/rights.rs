@@ -173,6 +173,10 @@ pub(super) fn needed(settings: &Settings, account: &Account) -> Vec<Right> {
     if role.may_lead() && leads_azure {
         add_for_leaders(&mut rights, settings);
     }
+    // Of those that may lead only the controllers have it, without which the setting has no effect.
+    if role.may_lead() && settings.azure.reads_node_events() {
+        rights.add_in("evictionNotices", "", "events", ("default", ""), &["list", "watch"]);
+    }
     if role == Role::Controller {
         add_for_controllers(&mut rights, settings);
     }
@@ -225,9 +229,6 @@ fn add_for_leaders(rights: &mut Rights, settings: &Settings) {
 
 fn add_for_controllers(rights: &mut Rights, settings: &Settings) {
     rights.add("holds of the guard", "", "nodes", &["patch"]);
-    if settings.azure.reads_node_events() {
-        rights.add_in("evictionNotices", "", "events", ("default", ""), &["list", "watch"]);
-    }
     if settings.maintenance.enabled {
         let why = "maintenance.enabled";
         rights.add(why, MAINTENANCE, "nodemaintenances", &["list", "watch", "patch"]);

@@ -299,6 +299,10 @@ fn rights_follow_from_settings_and_role() {
     ] {
         assert_eq!(has(&settings, role, right), expected, "{role:?} {right}");
     }
+    settings.azure.eviction_notices = [NoticeSource::NodeEvents].into();
+    for (role, expected) in [(Role::Agent, false), (Role::All, true), (Role::Controller, true)] {
+        assert_eq!(has(&settings, role, "list events in default"), expected, "{role:?}");
+    }
     settings.azure.eviction_notices = [NoticeSource::ScheduledEvents].into();
     settings.maintenance.enabled = true;
     settings.service_health = ServiceHealth::Path;

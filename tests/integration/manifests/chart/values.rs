@@ -84,6 +84,21 @@ fn values_that_contradict_each_other_are_refused_by_name() {
             "settings.evictionNotices needs the value evictionNotices.enabled",
         ),
         (
+            json!({"settings": {"evictionNotices": ["NodeEvents"]}}),
+            "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure",
+        ),
+        (
+            json!({"maintenance": {"enabled": true}, "settings": {"evictionNotices": ["NodeEvents"]}}),
+            "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure",
+        ),
+        (
+            merged(
+                aks(),
+                json!({"azure": {"leaderOnNodes": true}, "settings": {"evictionNotices": ["NodeEvents"]}}),
+            ),
+            "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure",
+        ),
+        (
             json!({"settings": {"serviceHealthChecks": "Path"}}),
             "settings.serviceHealthChecks needs the value serviceHealthChecks",
         ),
