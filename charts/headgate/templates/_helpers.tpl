@@ -148,9 +148,14 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 {{- toYaml $settings -}}
 {{- end -}}
 
-{{/* The port of /metrics, from settings.metricsBindAddress. */}}
+{{/* The port of `.address`, or `.default` where it is empty or has none. */}}
+{{- define "headgate.port" -}}
+{{- .address | default "" | regexFind "^([^:]*|\\[.*\\]):[0-9]+$" | regexFind "[0-9]+$" | default .default -}}
+{{- end -}}
+
+{{/* The port of /metrics. */}}
 {{- define "headgate.metricsPort" -}}
-{{- regexFind "[0-9]+$" (.Values.settings.metricsBindAddress | default "[::]:10457") -}}
+{{- include "headgate.port" (dict "address" .Values.settings.metricsBindAddress "default" "10457") -}}
 {{- end -}}
 
 {{/* The name of the settings' ConfigMap has a hash of its content: a pod never reads settings of another version. */}}

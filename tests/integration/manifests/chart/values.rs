@@ -343,6 +343,27 @@ fn values_reach_the_objects() {
     );
 }
 
+#[test]
+fn ports_are_those_that_the_program_listens_on() {
+    for (address, metrics, health) in [
+        ("0.0.0.0", 10457, 10456),
+        ("127.0.0.1", 10457, 10456),
+        ("[::]", 10457, 10456),
+        ("::1", 10457, 10456),
+        ("0.0.0.0:10300", 10300, 10300),
+        ("[::1]:10300", 10300, 10300),
+    ] {
+        let values = merged(aks(), json!({"settings": {"metricsBindAddress": address}}));
+        let objects = rendered("kube-system", &values, &["--no-hooks"]);
+        let controller = &only(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(controller["ports"][0]["containerPort"], metrics, "{address}");
+        let mut install = helm(&["install", "headgate", "--dry-run=client"]);
+        let values = values_file(&json!({"settings": {"healthzBindAddress": address}}));
+        let notes = stdout_of(install.arg(chart()).arg("--values").arg(values));
+        assert_contains!(notes, format!("at port {health}, path /healthz"));
+    }
+}
+
 /// A pod keeps the name of its settings, so one of before a change never reads those of after it.
 #[test]
 fn changed_settings_and_credentials_roll_the_pods_that_read_them() {
