@@ -2,7 +2,7 @@
 //! apart and away from signalled nodes, and how Pod Security judges them.
 
 use headgate::config::Settings;
-use headgate_test_kubernetes::{eventually, met, own_control_plane};
+use headgate_test_kubernetes::{eventually, is_kubernetes_1_30, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::apply::{PODS, in_folder, node, ready, with_controllers};
@@ -57,7 +57,8 @@ fn two_controllers_are_spread_and_have_least_privilege() {
     let objects = hardened();
     let deployment = only(&objects, "Deployment");
     let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": "controller"});
-    let apart = json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]);
+    let apart = json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels},
+        "matchLabelKeys": ["pod-template-hash"]}]);
     assert_says(
         deployment,
         &json!({"metadata": {"namespace": "kube-system"}, "spec": {
@@ -158,6 +159,34 @@ async fn evict(drainer: &Caller, pod: &Value) -> u16 {
     drainer.ask(&ask).await.0
 }
 
+/// Where no second node can take one, an upgrade still reaches the controller that leads.
+async fn the_only_controller_is_replaced(administrator: &Caller) {
+    let before = on_nodes(administrator, &["n1"]).await.remove(0);
+    ready(administrator, &before).await;
+    let annotations = json!({"example.com/settings": "newer"});
+    let change = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
+    let path = "/apis/apps/v1/namespaces/kube-system/deployments/headgate-controller";
+    administrator.merge(path, change).await;
+    eventually(SOON, "a newer pod beside the earlier one", async || {
+        let found = controllers(administrator).await;
+        let newer = (found.iter()).find(|(_, pod)| pod["metadata"]["annotations"]["example.com/settings"] == "newer");
+        match newer {
+            Some((_, pod)) => {
+                ready(administrator, pod).await;
+                Ok(())
+            }
+            None => Err(format!("{:?}", found.iter().map(|(node, _)| node).collect::<Vec<_>>())),
+        }
+    })
+    .await;
+    eventually(SOON, "the earlier one ends", async || {
+        let found = controllers(administrator).await;
+        let is_left = (found.iter()).any(|(_, pod)| pod["metadata"]["uid"] == before["metadata"]["uid"]);
+        met(found.len() == 1 && !is_left, found.len())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by_one() {
     let (mut control_plane, administrator) = with_controllers().await;
@@ -200,6 +229,11 @@ async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by
         }
     })
     .await;
+
+    // 1.30 ignores `matchLabelKeys`.
+    if !is_kubernetes_1_30(&administrator.client).await {
+        the_only_controller_is_replaced(&administrator).await;
+    }
 
     node(&administrator, "n4", labelled("n4", "z2"), json!({})).await;
     let pods = on_nodes(&administrator, &["n1", "n4"]).await;
