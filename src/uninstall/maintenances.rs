@@ -39,7 +39,7 @@ pub(super) async fn unfinished_maintenances(client: &Client) -> Option<String> {
 }
 
 async fn left_in(client: &Client, leftover: Leftover, path: &str) -> Option<String> {
-    match names_of(client, leftover, path).await {
+    match names_of(client, path, None, |object| leftover.is_in(object)).await {
         Err(error) => Some(format!("{path} cannot be listed: {error}")),
         Ok(names) if names.is_empty() => None,
         Ok(names) => Some(in_words(leftover, &names)),
@@ -73,10 +73,18 @@ impl Leftover {
     }
 }
 
-/// The names of the objects with something left. An API without the kind has none.
-async fn names_of(client: &Client, leftover: Leftover, path: &str) -> Result<Vec<String>, String> {
+/// The names of the objects with something left, of those with the labels. An API without the kind has none.
+pub(super) async fn names_of(
+    client: &Client,
+    path: &str,
+    labels: Option<&str>,
+    is_left: impl Fn(&Json) -> bool,
+) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
-    let mut page = ListParams::default().limit(PAGE_SIZE);
+    let mut page = ListParams {
+        label_selector: labels.map(str::to_owned),
+        ..ListParams::default().limit(PAGE_SIZE)
+    };
     loop {
         let request = Request::new(path)
             .list_metadata(&page)
@@ -86,10 +94,13 @@ async fn names_of(client: &Client, leftover: Leftover, path: &str) -> Result<Vec
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
             Err(error) => return Err(error.to_string()),
         };
-        let Some(items) = list.get("items").and_then(Json::as_array) else {
-            return Err("the answer is no list".to_owned());
+        // The API server sends null for an empty list of metadata.
+        let items = match list.get("items") {
+            Some(Json::Array(items)) => items.as_slice(),
+            Some(Json::Null) => &[],
+            _ => return Err("the answer is no list".to_owned()),
         };
-        names.extend(items.iter().filter(|object| leftover.is_in(object)).map(name_of));
+        names.extend(items.iter().filter(|object| is_left(object)).map(name_of));
         match list.pointer("/metadata/continue").and_then(Json::as_str) {
             Some(token) if !token.is_empty() => page = page.continue_token(token),
             _ => return Ok(names),
@@ -191,6 +202,7 @@ mod tests {
                 vec![(NODES, items(&json!([other, cordoned, kept, paused])))],
                 Some("3 Nodes have the cordon or the annotations of a maintenance: one, three, four ("),
             ),
+            (vec![(NODES, items(&Json::Null))], None),
             (vec![(NODES, json!({}))], Some("/api/v1/nodes cannot be listed: ")),
         ] {
             let asked = Arc::default();
