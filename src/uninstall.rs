@@ -1,5 +1,5 @@
 //! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `Disabled`,
-//! and the ledger ends up without a standing entry.
+//! and the ledger ends up without an entry, also without one that a stale write could bring back.
 //!
 //! A failure after the settings were written leaves the mode `Disabled`, and the error says so: nothing here puts the earlier settings back.
 //! What `headgate verify` left `Down` ends it at once: no leader restores that. Maintenances come before the settings: a drain needs admin
@@ -23,14 +23,14 @@ use headgate_controller::admin_state::{
 use headgate_core::telemetry::first_names;
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource as _};
 use serde_json::{Value as Json, json};
 use serde_yaml::{Mapping, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use maintenances::left_by_maintenances;
+use maintenances::{left_by_maintenances, names_of};
 pub(crate) use nodes::{Cleaned, clean_nodes};
 
 /// The key of the settings in their `ConfigMap`.
@@ -42,6 +42,8 @@ const MODE_ANNOTATION: &str = "headgate.dev/admin-state-mode";
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// How many ledger entries an error names.
 const NAMED_ENTRIES: usize = 5;
+/// The labels of the pods of the Deployment.
+const CONTROLLER_PODS: &str = "app.kubernetes.io/name=headgate,app.kubernetes.io/component=controller";
 
 /// The kind of a workload that may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +144,7 @@ pub(crate) enum UninstallError {
     },
     /// It failed after the settings were written.
     #[error(
-        "{why}. adminState.mode is Disabled now, so headgate sets nothing Down; to go on with headgate instead, put the earlier settings back \
+        "{why}. adminState.mode is Disabled now: pods that have started since set nothing Down, earlier ones still may. To go on with headgate instead, put the earlier settings back \
          (helm rollback RELEASE REVISION --force-conflicts, where REVISION is the last of its history) and run `kubectl -n {namespace} rollout restart {workload}`"
     )]
     LeftDisabled {
@@ -156,7 +158,7 @@ pub(crate) enum UninstallError {
 }
 
 /// Waits until maintenances have left nothing, sets the mode `Disabled`, rolls the workload, and waits until the rollout is complete and the
-/// ledger has no standing entry. Reports to `progress` each new reason to wait. May be repeated.
+/// ledger has no entry. Reports to `progress` each new reason to wait. May be repeated.
 ///
 /// # Errors
 /// If a write fails, or the time is over.
@@ -246,14 +248,18 @@ async fn set_mode_off(request: &UninstallRequest) -> Result<String, UninstallErr
     Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
-/// Restarts the pods that may lead. Those of a `DaemonSet` all at once: each new pod answers beside its old one.
+/// Restarts the pods that may lead, all at once. Each new pod of a `DaemonSet` answers beside its old one. Of a Deployment, the last old pod
+/// would stay for as long as no new one is ready, which may find no node.
 async fn roll(request: &UninstallRequest, version: &str) -> Result<(), UninstallError> {
     let template = json!({"metadata": {"annotations": {MODE_ANNOTATION: format!("Disabled-{version}")}}});
     let params = PatchParams::default();
     let name = request.workload.name.as_str();
     let mut spec = json!({"template": template});
-    if request.workload.kind == WorkloadKind::DaemonSet {
-        spec["updateStrategy"] = json!({"rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}});
+    match request.workload.kind {
+        WorkloadKind::DaemonSet => {
+            spec["updateStrategy"] = json!({"rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}});
+        }
+        WorkloadKind::Deployment => spec["strategy"] = json!({"rollingUpdate": {"maxUnavailable": "100%"}}),
     }
     let patch = Patch::Merge(json!({"spec": spec}));
     let written = workloads(request).patch(name, &params, &patch).await.map(drop);
@@ -282,10 +288,32 @@ async fn missing(request: &UninstallRequest) -> Option<String> {
         }
         Ok(_) => {}
     }
+    if request.workload.kind == WorkloadKind::Deployment
+        && let Some(ending) = ending_pods(request).await
+    {
+        return Some(ending);
+    }
     match standing(read_ledger(request.client.clone()).await) {
         // One may have been created since the first look.
         None => left_by_maintenances(&request.client).await,
         standing => standing,
+    }
+}
+
+/// The controllers that still end after a rollout, in words: a Deployment's status leaves them out, and each runs with the earlier settings.
+async fn ending_pods(request: &UninstallRequest) -> Option<String> {
+    let path = Pod::url_path(&(), Some(&request.namespace));
+    let ends = |pod: &Json| pod.pointer("/metadata/deletionTimestamp").is_some();
+    match names_of(&request.client, &path, Some(CONTROLLER_PODS), ends).await {
+        Err(error) => Some(format!("{path} cannot be listed: {error}")),
+        Ok(names) if names.is_empty() => None,
+        Ok(names) => {
+            let shown = first_names(&names, NAMED_ENTRIES);
+            Some(format!(
+                "{} pods with the earlier settings have not ended: {shown}",
+                names.len()
+            ))
+        }
     }
 }
 
@@ -310,7 +338,7 @@ fn with_mode_disabled(text: &str) -> Result<String, String> {
     serde_yaml::to_string(&settings).map_err(|error| error.to_string())
 }
 
-/// Whether all pods have the newest template, and none with an earlier one is left.
+/// Whether all pods have the newest template, and none with an earlier one is left but those of a Deployment that end.
 fn is_rolled_out(kind: WorkloadKind, object: &DynamicObject) -> bool {
     let number = |path: &str| object.data.pointer(path).and_then(Json::as_i64).unwrap_or(0);
     let is_observed = number("/status/observedGeneration") >= object.metadata.generation.unwrap_or(0);
@@ -328,13 +356,19 @@ fn is_rolled_out(kind: WorkloadKind, object: &DynamicObject) -> bool {
     is_observed && is_complete
 }
 
-/// The entries that are `Down` by headgate, in words; `None` if there are none.
+/// The entries of a ledger, in words; `None` if there are none.
 fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
     let ledger = match ledger {
         Ok(ledger) => ledger,
         Err(error) => return Some(format!("the ledger cannot be read: {error}")),
     };
-    down_entries(&ledger)
+    let restored = || match ledger.entries().count() {
+        0 => None,
+        count => Some(format!(
+            "{count} entries were given back, and the leader watches them for 5 min: a late write of another writer can bring a Down back"
+        )),
+    };
+    down_entries(&ledger).or_else(restored)
 }
 
 /// The entries of a ledger that may be `Down`, in words; `None` if there are none.
@@ -370,7 +404,7 @@ fn left_by_verify(ledger: &Ledger) -> Option<UninstallError> {
 #[cfg(test)]
 mod tests {
     use headgate_test_kubernetes::FakeApi;
-    use kube::api::PostParams;
+    use kube::api::{DeleteParams, PostParams};
 
     use super::*;
 
@@ -430,13 +464,15 @@ mod tests {
     }
 
     #[test]
-    fn only_intended_and_down_entries_stand() {
+    fn every_entry_stands_and_only_intended_and_down_ones_are_down() {
         assert_eq!(standing(Ok(Ledger::default())), None);
         let ledger = |stage: &str| -> Ledger {
             let stages = json!({format!("{stage} 2026-01-01T00:00:00Z"): [0]});
             serde_json::from_value(json!({"pools": ["/p"], "entries": [[stages, ["10.0.0.4"]]]})).unwrap()
         };
-        assert_eq!(standing(Ok(ledger("restored"))), None);
+        let text = standing(Ok(ledger("restored"))).unwrap();
+        assert!(text.starts_with("1 entries were given back"), "{text}");
+        assert_eq!(down_entries(&ledger("restored")), None);
         for stage in ["intended", "down"] {
             let text = standing(Ok(ledger(stage))).unwrap();
             assert_eq!(text, "1 entries are Down by headgate: 10.0.0.4 of /p");
@@ -464,6 +500,50 @@ mod tests {
         created.unwrap();
         let why = missing(&request).await.unwrap();
         assert_eq!(why, "the rollout of deployment/headgate-controller is not complete");
+    }
+
+    /// In a Deployment's status a pod that ends is none, but it may be the leader with the earlier settings.
+    #[tokio::test]
+    async fn pods_that_end_and_the_restart_of_all_at_once_belong_to_a_rollout() {
+        let fake = FakeApi::default();
+        let request = request(fake.client().0);
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "headgate-controller", "namespace": "kube-system"},
+            "spec": {"replicas": 1, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}},
+            "status": {"updatedReplicas": 1, "replicas": 1}});
+        let object = Decoded::Object(serde_json::from_value(object).unwrap());
+        workloads(&request)
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap();
+        roll(&request, "7").await.unwrap();
+        let rolled = workloads(&request).get("headgate-controller").await.unwrap();
+        let rolled = rolled.into_object().unwrap();
+        assert_eq!(
+            rolled.data["spec"]["strategy"],
+            json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}})
+        );
+        let pods: Api<Pod> = Api::namespaced(request.client.clone(), "kube-system");
+        for (name, component, ends, expected) in [
+            ("new", "controller", false, None),
+            ("agent", "agent", true, None),
+            (
+                "old",
+                "controller",
+                true,
+                Some("1 pods with the earlier settings have not ended: kube-system/old"),
+            ),
+        ] {
+            let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": component});
+            let metadata = json!({"name": name, "labels": labels, "finalizers": ["example.com/kept"]});
+            let pod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+            pods.create(&PostParams::default(), &pod).await.unwrap();
+            if ends {
+                pods.delete(name, &DeleteParams::default()).await.unwrap();
+            }
+            assert_eq!(ending_pods(&request).await.as_deref(), expected);
+        }
+        assert!(missing(&request).await.unwrap().contains("have not ended"));
     }
 
     #[tokio::test]

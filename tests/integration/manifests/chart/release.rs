@@ -421,6 +421,7 @@ async fn a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(world: &Wo
     assert_contains!(
         said,
         "adminState.mode is Disabled now",
+        "earlier ones still may",
         "helm rollback",
         "kubectl -n kube-system rollout restart deployment/headgate-controller"
     );
@@ -499,6 +500,18 @@ async fn an_uninstall_first_gives_back_what_is_down() {
         "{settings}"
     );
     let successor = controller(&administrator, &pod, &world).await;
+    is_down(&world, &[]).await;
+    let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
+    let said = String::from_utf8_lossy(&early.stderr);
+    assert_eq!(early.status.code(), Some(1), "{said}");
+    assert_contains!(said, "entries were given back, and the leader watches them for 5 min");
+
+    // Five minutes later the leader has removed them.
+    drop(successor);
+    let empty = json!({"version": 1, "generation": 100, "pools": [], "entries": []}).to_string();
+    administrator
+        .merge(&format!("{MAPS}/{LEDGER}"), json!({"data": {"ledger.json": empty}}))
+        .await;
     let output = run_hook(&administrator, &uninstaller, None).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -514,7 +527,6 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let output = uninstall.await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    drop(successor);
     only_the_commands_of_the_page_are_left_to_run(&administrator, &before).await;
     world.control_plane.stop().await;
 }
