@@ -76,8 +76,7 @@ pub(crate) async fn verify(request: VerifyRequest, writer: SoleWriter) -> Verify
 
 async fn ask(session: &mut Session, facts: &mut Facts, answers: &mut Answers) -> Result<(), Stop> {
     let read = session.read().await?;
-    let location = read.load_balancer.document.get("location");
-    facts.location = location.and_then(serde_json::Value::as_str).map(str::to_owned);
+    facts.location.clone_from(&read.location);
     facts.pools = read.pools.len();
     for target in session.plan.targets() {
         if read.state(target) != Some(AdminState::None) {

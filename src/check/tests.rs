@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{DenyAssignment, LoadBalancer, LoadBalancerId, Permission, TokenClaims};
+use headgate_azure::{DenyAssignment, Permission, TokenClaims};
 use headgate_controller::admin_state::AdminStateMode;
 use headgate_controller::pool::LoadBalancerView;
 use headgate_test_kubernetes::assert_contains;
@@ -37,11 +37,7 @@ fn load_balancer(probe: &Value, entries: &Value) -> Arc<LoadBalancerView> {
     let document = json!({"id": id, "properties": {
         "loadBalancingRules": [rule], "probes": [{"name": "p", "properties": probe}],
         "backendAddressPools": [{"name": "kubernetes", "properties": {"loadBalancerBackendAddresses": entries}}]}});
-    Arc::new(LoadBalancerView::new(&LoadBalancer {
-        id: LoadBalancerId::parse(&id).unwrap(),
-        etag: None,
-        document,
-    }))
+    Arc::new(LoadBalancerView::new(&document).unwrap())
 }
 
 fn healthz() -> Value {

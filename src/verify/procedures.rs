@@ -133,7 +133,7 @@ async fn read_status(session: &mut Session, operation: &WriteOperation, answers:
 }
 
 fn ask_pools_updating(during: &Read, is_running: Option<bool>, answers: &mut Answers) {
-    let is_busy = during.load_balancer.provisioning_state() == ProvisioningState::Busy;
+    let is_busy = during.load_balancer.provisioning_state == ProvisioningState::Busy;
     let busy = |pool: &&Pool| pool.provisioning_state() == ProvisioningState::Busy;
     let busy_pools = during.pools.iter().filter(busy).count();
     let seen = format!("{busy_pools} of {} pools, {}", during.pools.len(), shown(is_busy));

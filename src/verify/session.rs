@@ -6,7 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmClient, ArmError, LoadBalancer, LoadBalancerId, Pool, PoolId, WriteOperation};
+use headgate_azure::{
+    AdminState, ArmClient, ArmError, LoadBalancerId, LoadBalancerSummary, Pool, PoolDraft, PoolId, WriteOperation,
+};
 use headgate_controller::admin_state::{LedgerError, SoleWriter, WriteTurn};
 use headgate_controller::pool::EntryKey;
 use headgate_kubernetes::leader::LockError;
@@ -84,8 +86,9 @@ pub(super) fn code_of(error: &ArmError) -> String {
 
 /// One read of the load balancer.
 pub(super) struct Read {
-    /// Without its pools.
-    pub(super) load_balancer: LoadBalancer,
+    pub(super) load_balancer: LoadBalancerSummary<()>,
+    pub(super) location: Option<String>,
+    /// With their documents.
     pub(super) pools: Vec<Pool>,
 }
 
@@ -153,9 +156,13 @@ impl Session {
             .get_load_balancer(&self.plan.load_balancer, |_| (), deadline)
             .await?;
         let too_large = || Stop::Unexpected("the load balancer has more than 6 MiB".to_owned());
-        let mut load_balancer = read.text.document()?.ok_or_else(too_large)?;
-        let pools = load_balancer.take_pools();
-        Ok(Read { load_balancer, pools })
+        let pools = read.text.pools(&read.summary.id)?.ok_or_else(too_large)?;
+        let document: Value = serde_json::from_slice(read.text.as_bytes()).unwrap_or_default();
+        Ok(Read {
+            load_balancer: read.summary,
+            location: document["location"].as_str().map(str::to_owned),
+            pools: pools.into_iter().map(PoolDraft::into_pool).collect(),
+        })
     }
 
     /// Reads until `is_shown`, because reads may lag; `None` if they never show it.

@@ -96,7 +96,6 @@ pub(crate) fn refusal(report: &StatusReport, named: &Named) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use headgate_azure::LoadBalancer;
     use serde_json::json;
 
     use super::*;
@@ -112,12 +111,7 @@ mod tests {
             pool("empty", json!([])),
         ];
         let document = json!({"id": ID, "properties": {"backendAddressPools": pools}});
-        let id = LoadBalancerId::parse(ID).unwrap();
-        LoadBalancerView::new(&LoadBalancer {
-            id,
-            etag: None,
-            document,
-        })
+        LoadBalancerView::new(&document).unwrap()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, PoolDraft};
+use headgate_azure::{Etag, PoolDraft};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{
     GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy,
@@ -22,7 +22,7 @@ use headgate_core::node::{NodeReader, SignalRules};
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
-use crate::documents::{SIGNAL, Shape, load_balancers_path, node};
+use crate::documents::{SIGNAL, Shape, node};
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, millis, rounded};
 use crate::measuring::report::{Budget, Check, Row};
@@ -139,7 +139,7 @@ fn round(
     let (mut book, mut written) = (Ledger::default(), 0);
     for (name, answer) in answers {
         let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
-        let (view, mut pools) = spend(&mut spent.viewed, || view(name, document, answer))??;
+        let (view, mut pools) = spend(&mut spent.viewed, || view(&document, answer))??;
         let now = clock.now();
         let held = HeldEntries::new();
         let inputs = PlanInputs {
@@ -202,13 +202,8 @@ fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     Ok(read_node(serde_json::from_value(object.clone())?, &reader))
 }
 
-fn view(name: &str, document: Value, text: &Bytes) -> anyhow::Result<(LoadBalancerView, Vec<PoolDraft>)> {
-    let load_balancer = LoadBalancer {
-        id: LoadBalancerId::parse(&format!("{}{name}", load_balancers_path()))?,
-        etag: Etag::new("W/\"bench\""),
-        document,
-    };
-    let view = LoadBalancerView::new(&load_balancer);
-    let pools = PoolDraft::all_of(text, &load_balancer.id, load_balancer.etag.as_ref())?;
+fn view(document: &Value, text: &Bytes) -> anyhow::Result<(LoadBalancerView, Vec<PoolDraft>)> {
+    let view = LoadBalancerView::new(document).map_err(anyhow::Error::msg)?;
+    let pools = PoolDraft::all_of(text, &view.id, Etag::new("W/\"bench\"").as_ref())?;
     Ok((view, pools))
 }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use headgate_core::telemetry::words;
 use serde_json::{Map, Value};
 
-use crate::id::{Etag, LoadBalancerId, PoolId};
+use crate::id::{Etag, PoolId};
 
 mod address;
 mod draft;
@@ -74,52 +74,6 @@ impl ProvisioningState {
             Some(state) if !settled.iter().any(|word| state.eq_ignore_ascii_case(word)) => Self::Busy,
             _ => Self::Settled,
         }
-    }
-}
-
-/// A load balancer as it was read.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LoadBalancer {
-    /// The resource id, from the document.
-    pub id: LoadBalancerId,
-    /// The version of the load balancer and its pools.
-    pub etag: Option<Etag>,
-    /// The whole document as it was read, with unknown fields.
-    pub document: Value,
-}
-
-impl LoadBalancer {
-    /// A load balancer from its document. The document has the etag, too, if the headers do not.
-    pub(crate) fn from_document(document: Value, etag: Option<Etag>) -> Result<Self, String> {
-        let id = document
-            .get("id")
-            .and_then(Value::as_str)
-            .ok_or("a load balancer without id")?;
-        let id = LoadBalancerId::parse(id).map_err(|error| error.to_string())?;
-        let etag = etag.or_else(|| etag_of(&document));
-        Ok(Self { id, etag, document })
-    }
-
-    /// Whether ARM is busy with the load balancer.
-    pub fn provisioning_state(&self) -> ProvisioningState {
-        ProvisioningState::from_document(&self.document)
-    }
-
-    /// Moves the pools out of the document. Omits pools without a name.
-    pub fn take_pools(&mut self) -> Vec<Pool> {
-        let pools = self.document.pointer_mut("/properties/backendAddressPools");
-        let Some(Value::Array(pools)) = pools.map(Value::take) else {
-            return Vec::new();
-        };
-        let pool = |document: Value| {
-            let name = document.get("name").and_then(Value::as_str)?;
-            Some(Pool {
-                id: self.id.pool(name).ok()?,
-                etag: etag_of(&document).or_else(|| self.etag.clone()),
-                document,
-            })
-        };
-        pools.into_iter().filter_map(pool).collect()
     }
 }
 

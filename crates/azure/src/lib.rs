@@ -33,8 +33,7 @@ pub use client::{
     WriteOperation,
 };
 pub use document::{
-    AdminState, BackendAddress, LoadBalancer, LoadBalancerSummary, Pool, PoolDraft, PoolSummary, ProvisioningState,
-    PutBody,
+    AdminState, BackendAddress, LoadBalancerSummary, Pool, PoolDraft, PoolSummary, ProvisioningState, PutBody,
 };
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, ErrorBody, ErrorClass, OperationFailure, TokenError};

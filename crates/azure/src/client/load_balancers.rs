@@ -7,9 +7,7 @@ use tokio::time::Instant;
 
 use super::{ArmClient, CallOptions, MAX_PAGES, etag};
 use crate::body_stream::{BodyExtent, BodyParser, BodyReader};
-use crate::document::{
-    BackendAddress, ListPage, LoadBalancer, LoadBalancerSummary, PoolDraft, read_load_balancer, read_page,
-};
+use crate::document::{BackendAddress, ListPage, LoadBalancerSummary, PoolDraft, read_load_balancer, read_page};
 use crate::error::ArmError;
 use crate::id::{Etag, LoadBalancerId, ResourceGroupId};
 use crate::transport::BufferedResponse;
@@ -54,6 +52,11 @@ impl LoadBalancerText {
         !self.text.is_empty()
     }
 
+    /// The JSON text as it was received; empty if it was not kept.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text
+    }
+
     /// The pools of this load balancer, for writes; `None` if it is too large to be kept. A pool without a name is omitted.
     ///
     /// # Errors
@@ -66,19 +69,6 @@ impl LoadBalancerText {
         pools
             .map(Some)
             .map_err(|error| ArmError::InvalidResponse(error.to_string()))
-    }
-
-    /// The whole document; `None` if it is too large to be kept.
-    ///
-    /// # Errors
-    /// When it cannot be parsed.
-    pub fn document(&self) -> Result<Option<LoadBalancer>, ArmError> {
-        if !self.is_kept() {
-            return Ok(None);
-        }
-        let document = serde_json::from_slice(&self.text).map_err(|error| ArmError::InvalidResponse(error.to_string()));
-        let load_balancer = LoadBalancer::from_document(document?, self.etag.clone());
-        load_balancer.map(Some).map_err(ArmError::InvalidResponse)
     }
 }
 

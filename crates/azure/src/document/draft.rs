@@ -68,6 +68,12 @@ impl PoolDraft {
         &mut self.pool
     }
 
+    /// As [`Self::pool`].
+    pub fn into_pool(mut self) -> Pool {
+        self.pool();
+        self.pool
+    }
+
     /// As [`Pool::set_admin_state`].
     pub fn set_admin_state(&mut self, index: usize, state: AdminState) -> bool {
         let Some(texts) = &mut self.texts else {

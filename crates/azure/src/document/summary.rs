@@ -8,7 +8,7 @@ use serde_json::{Deserializer, Value, json};
 
 use super::address::AddressReader;
 use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
-use super::{BackendAddress, LoadBalancer, ProvisioningState};
+use super::{BackendAddress, ProvisioningState};
 use crate::body_stream::BodyReader;
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
@@ -35,6 +35,18 @@ pub struct LoadBalancerSummary<E> {
 }
 
 impl<E> LoadBalancerSummary<E> {
+    /// The summary of a document that is in memory.
+    ///
+    /// # Errors
+    /// When it has no id of a load balancer, or more than a response may have.
+    pub fn from_document(document: &Value, convert: impl Fn(BackendAddress<'_>) -> E) -> Result<Self, String> {
+        let mut reader = LoadBalancerReader::new(&|_| true, &convert);
+        Object(&mut reader)
+            .deserialize(document)
+            .map_err(|error| error.to_string())?;
+        reader.finish()
+    }
+
     /// Replaces the etag of the document by that of the headers, if they have one.
     pub(crate) fn set_etag(&mut self, header: Option<Etag>) {
         let Some(header) = header else { return };
@@ -66,17 +78,6 @@ impl<E> PoolSummary<E> {
     /// What the pool counts towards the limit of pool entries in memory; empty pools count as well.
     pub(crate) fn weight(&self) -> usize {
         self.addresses.len().max(1)
-    }
-}
-
-impl LoadBalancer {
-    /// The summary of a document that is in memory.
-    pub fn summarize<E>(&self, convert: impl Fn(BackendAddress<'_>) -> E) -> LoadBalancerSummary<E> {
-        let mut reader = LoadBalancerReader::new(&|_| true, &convert);
-        // A value in memory has no syntax errors, and the limits are those of a response.
-        let _ = Object(&mut reader).deserialize(&self.document);
-        let (id, etag) = (self.id.clone(), self.etag.clone());
-        reader.finish(id, etag)
     }
 }
 
@@ -116,9 +117,7 @@ pub(crate) fn read_load_balancer<E>(
 ) -> Result<LoadBalancerSummary<E>, String> {
     let mut reader = LoadBalancerReader::new(&|_| true, convert);
     read_object(body, &mut reader)?;
-    let id = reader.id().ok_or("a load balancer without id")??;
-    let etag = reader.etag.clone();
-    Ok(reader.finish(id, etag))
+    reader.finish()
 }
 
 /// Reads a body to its end.
@@ -192,8 +191,7 @@ impl<E> Items for ItemsReader<'_, E> {
         match reader.id() {
             Some(Ok(id)) if (self.select)(&id) => {
                 self.addresses = reader.properties.pools.addresses;
-                let etag = reader.etag.clone();
-                self.load_balancers.push(reader.finish(id, etag));
+                self.load_balancers.push(reader.summary(id));
             }
             Some(Ok(id)) => self.others.push(id),
             Some(Err(error)) => tracing::warn!(error, "load balancer in ARM's list ignored"),
@@ -238,7 +236,12 @@ impl<'a, E> LoadBalancerReader<'a, E> {
         self.id().is_some_and(|id| !id.is_ok_and(|id| (self.select)(&id)))
     }
 
-    fn finish(self, id: LoadBalancerId, etag: Option<Etag>) -> LoadBalancerSummary<E> {
+    fn finish(self) -> Result<LoadBalancerSummary<E>, String> {
+        let id = self.id().ok_or("a load balancer without id")??;
+        Ok(self.summary(id))
+    }
+
+    fn summary(self, id: LoadBalancerId) -> LoadBalancerSummary<E> {
         let PropertiesReader {
             provisioning_state,
             rules,
@@ -246,12 +249,12 @@ impl<'a, E> LoadBalancerReader<'a, E> {
             pools,
         } = self.properties;
         let pools = pools.pools.into_iter();
-        let pools = pools.filter_map(|pool| pool.finish(&id, etag.as_ref()));
+        let pools = pools.filter_map(|pool| pool.finish(&id, self.etag.as_ref()));
         LoadBalancerSummary {
             provisioning_state,
             rules: json!({"loadBalancingRules": rules, "probes": probes}),
             pools: pools.collect(),
-            etag,
+            etag: self.etag,
             id,
         }
     }

@@ -105,13 +105,13 @@ fn load_balancers_and_their_pools() {
     let id = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb";
     let document = json!({"id": id, "etag": "W/\"1\"", "properties": {"provisioningState": "Updating",
         "backendAddressPools": [{"name": "p", "etag": "W/\"1\""}, {"name": "q", "properties": {"provisioningState": "Failed"}}, {}, null]}});
-    let load_balancer = LoadBalancer::from_document(document, None).unwrap();
-    assert_eq!(load_balancer.provisioning_state(), ProvisioningState::Busy);
-    let pools = load_balancer.clone().take_pools();
+    let load_balancer = LoadBalancerSummary::from_document(&document, |_| ()).unwrap();
+    assert_eq!(load_balancer.provisioning_state, ProvisioningState::Busy);
+    let pools = load_balancer.pools;
     assert_eq!(pools.iter().map(|pool| pool.id.name()).collect::<Vec<_>>(), ["p", "q"]);
     assert_eq!(pools[1].etag, load_balancer.etag);
-    assert_eq!(pools[1].provisioning_state(), ProvisioningState::Settled);
-    assert!(LoadBalancer::from_document(json!({"id": "/x"}), None).is_err());
+    assert_eq!(pools[1].provisioning_state, ProvisioningState::Settled);
+    assert!(LoadBalancerSummary::from_document(&json!({"id": "/x"}), |_| ()).is_err());
 }
 
 #[test]

@@ -145,12 +145,8 @@ impl TestBed {
     async fn read_back(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
         loop {
             let read = self.arm.get_load_balancer(id.load_balancer(), |_| (), deadline).await?;
-            let mut load_balancer = read.text.document()?.unwrap();
-            let pool = load_balancer
-                .take_pools()
-                .into_iter()
-                .find(|pool| pool.id == *id)
-                .unwrap();
+            let mut pools = read.text.pools(&read.summary.id)?.unwrap().into_iter();
+            let pool = pools.find(|pool| pool.id() == id).unwrap().into_pool();
             if pool.provisioning_state() == ProvisioningState::Settled {
                 return Ok(pool);
             }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, LoadBalancer, LoadBalancerId, NetworkInterfaceId, PoolId};
+use headgate_azure::{AdminState, ArmError, LoadBalancerId, NetworkInterfaceId, PoolId};
 use headgate_core::clock::Moment;
 use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
@@ -123,11 +123,7 @@ pub(super) fn view(pools: &[PoolFixture<'_>]) -> LoadBalancerView {
         "backendAddressPools": pools.iter().map(|(name, entries, _)| json!({"name": name, "properties": {
             "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<Value>>()}})).collect::<Vec<_>>(),
         "loadBalancingRules": pools.iter().map(|(name, _, probed)| rule(name, *probed)).collect::<Vec<_>>()}});
-    LoadBalancerView::new(&LoadBalancer {
-        id: LoadBalancerId::parse(ID).unwrap(),
-        etag: None,
-        document,
-    })
+    LoadBalancerView::new(&document).unwrap()
 }
 
 /// The result of a lookup, and whether it leaves the interface's Node unknown.
@@ -206,7 +202,7 @@ pub(super) fn local_services(services: &[(&str, u16, &[u8])], now: Moment) -> Se
 }
 
 /// A load balancer with the pool `p` of these entries, and a rule for each probe: a protocol and a port.
-pub(super) fn probed_load_balancer(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancer {
+pub(super) fn probed_load_balancer(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> Value {
     let entry = |(number, state): &(u8, &str)| {
         json!({"name": format!("n{number}"),
             "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}})
@@ -225,18 +221,13 @@ pub(super) fn probed_load_balancer(entries: &[(u8, &str)], probes: &[(&str, u16)
         }
     };
     let probe = |probe: &(&str, u16)| json!({"name": named(probe), "properties": {"protocol": probe.0, "port": probe.1, "requestPath": path(probe.0)}});
-    let document = json!({"id": ID, "properties": {
+    json!({"id": ID, "properties": {
         "probes": probes.iter().map(probe).collect::<Vec<_>>(),
         "backendAddressPools": [{"name": "p", "properties": {
             "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<_>>()}}],
-        "loadBalancingRules": probes.iter().map(rule).collect::<Vec<_>>()}});
-    LoadBalancer {
-        id: LoadBalancerId::parse(ID).unwrap(),
-        etag: None,
-        document,
-    }
+        "loadBalancingRules": probes.iter().map(rule).collect::<Vec<_>>()}})
 }
 
 pub(super) fn probed_view(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancerView {
-    LoadBalancerView::new(&probed_load_balancer(entries, probes))
+    LoadBalancerView::new(&probed_load_balancer(entries, probes)).unwrap()
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use headgate_azure::{LoadBalancer, LoadBalancerId};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -50,13 +49,8 @@ pub(crate) fn observation(name: &str, pools: &[PoolFixture]) -> Observation {
     let document = json!({"id": id, "properties": {
         "backendAddressPools": pools.iter().map(pool).collect::<Vec<_>>(),
         "loadBalancingRules": rules.collect::<Vec<_>>()}});
-    let view = LoadBalancerView::new(&LoadBalancer {
-        id: LoadBalancerId::parse(&id).unwrap(),
-        etag: None,
-        document,
-    });
     Observation {
         requested_at: Instant::now(),
-        view: Arc::new(view),
+        view: Arc::new(LoadBalancerView::new(&document).unwrap()),
     }
 }

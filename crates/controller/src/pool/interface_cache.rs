@@ -147,7 +147,7 @@ fn spread(id: &NetworkInterfaceId, time: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use headgate_azure::{ErrorBody, LoadBalancer, LoadBalancerId};
+    use headgate_azure::ErrorBody;
     use hyper::StatusCode;
     use serde_json::{Value, json};
 
@@ -175,13 +175,10 @@ mod tests {
             .collect();
         let rule =
             json!({"name": "r", "properties": {"backendAddressPool": {"id": format!("{lb}/backendAddressPools/p")}}});
-        Arc::new(LoadBalancerView::new(&LoadBalancer {
-            id: LoadBalancerId::parse(&lb).unwrap(),
-            etag: None,
-            document: json!({"id": lb, "properties": {
-                "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
-                "loadBalancingRules": if used { vec![rule] } else { Vec::new() }}}),
-        }))
+        let document = json!({"id": lb, "properties": {
+            "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
+            "loadBalancingRules": if used { vec![rule] } else { Vec::new() }}});
+        Arc::new(LoadBalancerView::new(&document).unwrap())
     }
 
     fn refused(status: StatusCode, code: &str) -> ArmError {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use headgate_azure::{
-    LoadBalancer, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
+    LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
 };
 use serde_json::Value;
 
@@ -92,8 +92,11 @@ pub struct LoadBalancerView {
 
 impl LoadBalancerView {
     /// The view of a document that is in memory.
-    pub fn new(load_balancer: &LoadBalancer) -> Self {
-        Self::from_summary(load_balancer.summarize(PoolEntry::new))
+    ///
+    /// # Errors
+    /// As [`LoadBalancerSummary::from_document`].
+    pub fn new(document: &Value) -> Result<Self, String> {
+        LoadBalancerSummary::from_document(document, PoolEntry::new).map(Self::from_summary)
     }
 
     /// The view of a load balancer that was read, whole or in parts.
@@ -226,11 +229,7 @@ mod tests {
     const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
 
     fn view(properties: &Value) -> LoadBalancerView {
-        LoadBalancerView::new(&LoadBalancer {
-            id: LoadBalancerId::parse(ID).unwrap(),
-            etag: None,
-            document: json!({"id": ID, "properties": properties}),
-        })
+        LoadBalancerView::new(&json!({"id": ID, "properties": properties})).unwrap()
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_controller::local_pools::objects::{Endpoint, EndpointSlice, Node};
 use headgate_controller::local_pools::{
     BatchOutcome, EventReason, Failure, MemberEdit, Merged, PoolKey, ServiceEvent, Updater, UpdaterSettings, base_name,
@@ -231,14 +230,10 @@ impl World {
             rules.iter().map(rule)
         });
         let rules: Vec<_> = rules.collect();
-        let view = LoadBalancerView::new(&LoadBalancer {
-            id: LoadBalancerId::parse(&id).unwrap(),
-            etag: None,
-            document: json!({"properties": {"backendAddressPools": pools, "loadBalancingRules": rules}}),
-        });
+        let document = json!({"id": id, "properties": {"backendAddressPools": pools, "loadBalancingRules": rules}});
         Observation {
             requested_at: self.now,
-            view: Arc::new(view),
+            view: Arc::new(LoadBalancerView::new(&document).unwrap()),
         }
     }
 

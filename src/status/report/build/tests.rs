@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use headgate_azure::{ArmError, LoadBalancer, LoadBalancerId};
+use headgate_azure::{ArmError, LoadBalancerId};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, GuardSettings};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::local_service::ServiceIndex;
@@ -43,18 +43,15 @@ fn view_with(states: &[(u8, &str)], outbound: &[(u8, &str)]) -> LoadBalancerView
     let entries: Vec<Value> = states.iter().map(entry).collect();
     let outbound: Vec<Value> = outbound.iter().map(entry).collect();
     let pool = json!({"id": format!("{ID}/backendAddressPools/Main")});
-    LoadBalancerView::new(&LoadBalancer {
-        id: LoadBalancerId::parse(ID).unwrap(),
-        etag: None,
-        document: json!({"id": ID, "properties": {
-            "backendAddressPools": [
-                {"name": "Main", "properties": {"loadBalancerBackendAddresses": entries}},
-                {"name": "outbound", "properties": {"loadBalancerBackendAddresses": outbound}}],
-            "probes": [{"name": "p", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz"}}],
-            "loadBalancingRules": [
-                {"name": "probed", "properties": {"backendAddressPool": pool, "probe": {"id": format!("{ID}/probes/p")}}},
-                {"name": "bare", "properties": {"backendAddressPool": pool}}]}}),
-    })
+    let document = json!({"id": ID, "properties": {
+        "backendAddressPools": [
+            {"name": "Main", "properties": {"loadBalancerBackendAddresses": entries}},
+            {"name": "outbound", "properties": {"loadBalancerBackendAddresses": outbound}}],
+        "probes": [{"name": "p", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz"}}],
+        "loadBalancingRules": [
+            {"name": "probed", "properties": {"backendAddressPool": pool, "probe": {"id": format!("{ID}/probes/p")}}},
+            {"name": "bare", "properties": {"backendAddressPool": pool}}]}});
+    LoadBalancerView::new(&document).unwrap()
 }
 
 fn pool_id() -> PoolId {
@@ -401,13 +398,10 @@ fn five_thousand_nodes_in_eight_pools_are_quick() {
     for number in 0..8 {
         let id = format!("{ID}{number}");
         let pool = json!({"id": format!("{id}/backendAddressPools/p")});
-        let view = LoadBalancerView::new(&LoadBalancer {
-            id: LoadBalancerId::parse(&id).unwrap(),
-            etag: None,
-            document: json!({"properties": {
-                "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
-                "loadBalancingRules": [{"name": "r", "properties": {"backendAddressPool": pool}}]}}),
-        });
+        let document = json!({"id": id, "properties": {
+            "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
+            "loadBalancingRules": [{"name": "r", "properties": {"backendAddressPool": pool}}]}});
+        let view = LoadBalancerView::new(&document).unwrap();
         azure.listing.load_balancers.insert(view.id.clone(), Arc::new(view));
     }
     let started = std::time::Instant::now();

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::document::{AdminState, PoolDraft};
+use crate::document::{AdminState, Pool, PoolDraft, etag_of};
 
 const GROUP: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers";
 
@@ -27,39 +27,43 @@ fn arriving(text: &str) -> BodyReader {
     BodyReader::arriving(vec![Bytes::copy_from_slice(text.as_bytes())], queue)
 }
 
+/// A load balancer without its pools, and those: as their documents have them.
+fn whole(document: &Value) -> Option<(LoadBalancerId, Option<Etag>, Vec<Pool>)> {
+    let id = LoadBalancerId::parse(document.get("id")?.as_str()?).ok()?;
+    let etag = etag_of(document);
+    let pool = |document: &Value| {
+        let id = id.pool(document.get("name")?.as_str()?).ok()?;
+        let pool = Pool::from_document(id, document.clone(), None).ok()?;
+        let etag = pool.etag.clone().or_else(|| etag.clone());
+        Some(Pool { etag, ..pool })
+    };
+    let pools = document
+        .pointer("/properties/backendAddressPools")
+        .and_then(Value::as_array);
+    let pools = pools.into_iter().flatten().filter_map(pool).collect();
+    Some((id, etag, pools))
+}
+
 /// The summary by way of the whole document, as writes read it.
 fn expected(document: &Value) -> Option<LoadBalancerSummary<Entry>> {
-    let mut whole = LoadBalancer::from_document(document.clone(), None).ok()?;
-    let array = |name: &str| {
-        let list = document
-            .pointer(&format!("/properties/{name}"))
-            .and_then(Value::as_array);
-        list.cloned().unwrap_or_default()
+    let (id, etag, pools) = whole(document)?;
+    let value = |name: &str| match document.pointer(&format!("/properties/{name}")) {
+        None => Value::Null,
+        Some(list) => list.as_array().cloned().unwrap_or_default().into(),
     };
-    let is_null = |name: &str| document.pointer(&format!("/properties/{name}")).is_none();
-    let value = |name: &str| if is_null(name) { Value::Null } else { array(name).into() };
-    let rules = json!({"loadBalancingRules": value("loadBalancingRules"), "probes": value("probes")});
-    let provisioning_state = whole.provisioning_state();
-    let has_own = |document: &Value| {
-        document
-            .get("etag")
-            .and_then(Value::as_str)
-            .and_then(Etag::new)
-            .is_some()
-    };
-    let pools = whole.take_pools().into_iter().map(|pool| PoolSummary {
+    let pools = pools.into_iter().map(|pool| PoolSummary {
         provisioning_state: pool.provisioning_state(),
         addresses: pool.addresses().map(entry).collect(),
-        has_own_etag: has_own(&pool.document),
+        has_own_etag: etag_of(&pool.document).is_some(),
         etag: pool.etag,
         id: pool.id,
     });
     Some(LoadBalancerSummary {
-        provisioning_state,
-        rules,
+        provisioning_state: ProvisioningState::from_document(document),
+        rules: json!({"loadBalancingRules": value("loadBalancingRules"), "probes": value("probes")}),
         pools: pools.collect(),
-        etag: whole.etag,
-        id: whole.id,
+        etag,
+        id,
     })
 }
 
@@ -122,11 +126,8 @@ fn summaries_are_those_of_the_whole_documents() {
         let read = read_load_balancer(body(&text), &entry).ok();
         assert_eq!(read, expected(&document), "{document}");
         assert_eq!(read_load_balancer(arriving(&text), &entry).ok(), read);
-        let Some(whole) = LoadBalancer::from_document(document, None).ok() else {
-            continue;
-        };
-        shown += 1;
-        assert_eq!(Some(whole.summarize(entry)), read);
+        assert_eq!(LoadBalancerSummary::from_document(&document, entry).ok(), read);
+        shown += u32::from(read.is_some());
     }
     assert!(shown > 1000, "{shown}");
 }
@@ -138,11 +139,10 @@ fn pools_whose_entries_stay_text_are_changed_and_written_as_whole_documents() {
     for number in 0..2000 {
         let document = document(&mut random, number);
         let text = document.to_string();
-        let Ok(mut whole) = LoadBalancer::from_document(document, None) else {
+        let Some((id, _, pools)) = whole(&document) else {
             continue;
         };
-        let pools = whole.take_pools();
-        let mut drafts = PoolDraft::all_of(&text.clone().into(), &whole.id, None).unwrap();
+        let mut drafts = PoolDraft::all_of(&text.clone().into(), &id, None).unwrap();
         assert_eq!(drafts.len(), pools.len(), "{text}");
         for (mut pool, draft) in pools.into_iter().zip(&mut drafts) {
             let written = |draft: &PoolDraft| serde_json::to_value(draft.put_body()).unwrap();

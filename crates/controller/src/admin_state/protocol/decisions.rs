@@ -69,7 +69,7 @@ pub(super) struct Decision {
 pub(super) fn decide(known: &Known) -> Decision {
     let now = now();
     let planned = Planned::new(known, now);
-    let view = LoadBalancerView::new(&probed_load_balancer(&texts(&known.pool), PROBES));
+    let view = LoadBalancerView::new(&probed_load_balancer(&texts(&known.pool), PROBES)).unwrap();
     let plan = planned.plan(&view, now);
     let held = held_back(&plan);
     let (edit, needed) = planned.edit(&plan, &view, now);
@@ -355,7 +355,12 @@ fn texts(pool: &Pool) -> Vec<(u8, &'static str)> {
 }
 
 fn documents(pool: &Pool) -> Vec<headgate_azure::Pool> {
-    probed_load_balancer(&texts(pool), PROBES).take_pools()
+    let document = probed_load_balancer(&texts(pool), PROBES)["properties"]["backendAddressPools"][0].take();
+    vec![headgate_azure::Pool {
+        id: pool_id("p"),
+        etag: None,
+        document,
+    }]
 }
 
 fn entries_of(document: &headgate_azure::Pool) -> Pool {
