@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::de::MapAccess;
 
-use super::lenient::{Fields, Object, Shape, Text, skip_value};
+use super::lenient::{Fields, Lenient, Object, Shape, Text, skip_value};
 use super::{AdminState, BackendAddress};
 
 /// Reads one entry after the other, in the same memory.
@@ -54,10 +54,10 @@ impl AddressReader {
 impl Fields for AddressReader {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
-            "name" => self.has_name = map.next_value_seed(Text(&mut self.name))? == Shape::Read,
+            "name" => self.has_name = map.next_value_seed(Lenient(Text(&mut self.name)))? == Shape::Read,
             "properties" => {
                 self.properties.reset();
-                self.has_odd_properties = map.next_value_seed(Object(&mut self.properties))? == Shape::Other;
+                self.has_odd_properties = map.next_value_seed(Lenient(Object(&mut self.properties)))? == Shape::Other;
             }
             _ => skip_value(map)?,
         }
@@ -77,11 +77,11 @@ impl Fields for PropertiesReader {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
             "ipAddress" => {
-                let is_text = map.next_value_seed(Text(&mut self.text))? == Shape::Read;
+                let is_text = map.next_value_seed(Lenient(Text(&mut self.text)))? == Shape::Read;
                 self.ip_address = self.text.parse().ok().filter(|_| is_text);
             }
             "adminState" => {
-                self.admin_state = match map.next_value_seed(Text(&mut self.text))? {
+                self.admin_state = match map.next_value_seed(Lenient(Text(&mut self.text)))? {
                     Shape::Read => AdminState::parse(&self.text),
                     Shape::Null => Some(AdminState::None),
                     Shape::Other => None,
@@ -89,7 +89,7 @@ impl Fields for PropertiesReader {
             }
             "networkInterfaceIPConfiguration" => {
                 self.interface.has_id = false;
-                map.next_value_seed(Object(&mut self.interface))?;
+                map.next_value_seed(Lenient(Object(&mut self.interface)))?;
             }
             _ => skip_value(map)?,
         }
@@ -100,7 +100,7 @@ impl Fields for PropertiesReader {
 impl Fields for InterfaceReader {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
-            "id" => self.has_id = map.next_value_seed(Text(&mut self.id))? == Shape::Read,
+            "id" => self.has_id = map.next_value_seed(Lenient(Text(&mut self.id)))? == Shape::Read,
             _ => skip_value(map)?,
         }
         Ok(())

@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
+use super::lenient::{Array, Fields, Items, Lenient, Object, read_text, skip_value};
 use super::put_body::{Part, PutBody};
 use super::{AdminState, Pool, entries_mut, etag_of, set_admin_state};
 use crate::client::EncodedPool;
@@ -39,7 +39,7 @@ impl PoolDraft {
             text: text.clone(),
             ..Found::default()
         };
-        Object(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text))?;
+        Lenient(Object(&mut found)).deserialize(&mut serde_json::Deserializer::from_slice(text))?;
         let etag = etag.cloned().or(found.etag);
         let draft = |(document, texts): (Value, Option<Vec<Bytes>>)| {
             let name = document.get("name").and_then(Value::as_str)?;
@@ -122,7 +122,7 @@ impl Fields for Found {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
             "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
-            "properties" => drop(map.next_value_seed(Object(&mut Properties(self)))?),
+            "properties" => drop(map.next_value_seed(Lenient(Object(&mut Properties(self))))?),
             _ => skip_value(map)?,
         }
         Ok(())
@@ -134,7 +134,7 @@ struct Properties<'a>(&'a mut Found);
 impl Fields for Properties<'_> {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
-            "backendAddressPools" => drop(map.next_value_seed(Array(&mut *self.0))?),
+            "backendAddressPools" => drop(map.next_value_seed(Lenient(Array(&mut *self.0)))?),
             _ => skip_value(map)?,
         }
         Ok(())

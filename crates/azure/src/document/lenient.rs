@@ -16,8 +16,11 @@ pub(super) trait Items {
 /// Reads an object with `F`; any other value is skipped.
 pub(super) struct Object<'a, F>(pub(super) &'a mut F);
 
-/// Reads an array with `I`. Returns whether the value is one; any other value is skipped.
+/// Reads an array with `I`; any other value is skipped.
 pub(super) struct Array<'a, I>(pub(super) &'a mut I);
+
+/// Reads a text into one that is used again; any other value is skipped.
+pub(super) struct Text<'a>(pub(super) &'a mut String);
 
 /// What a value was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,129 +31,95 @@ pub(super) enum Shape {
     Other,
 }
 
-macro_rules! skip_scalars {
-    ($value:ty, $skipped:expr, $null:expr) => {
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a JSON value")
-        }
-        fn visit_bool<E>(self, _: bool) -> Result<$value, E> {
-            Ok($skipped)
-        }
-        fn visit_i64<E>(self, _: i64) -> Result<$value, E> {
-            Ok($skipped)
-        }
-        fn visit_u64<E>(self, _: u64) -> Result<$value, E> {
-            Ok($skipped)
-        }
-        fn visit_f64<E>(self, _: f64) -> Result<$value, E> {
-            Ok($skipped)
-        }
-        fn visit_unit<E>(self) -> Result<$value, E> {
-            Ok($null)
-        }
-    };
-}
-
-macro_rules! skip_texts {
-    ($value:ty, $skipped:expr) => {
-        fn visit_str<E>(self, _: &str) -> Result<$value, E> {
-            Ok($skipped)
-        }
-    };
-}
-
-macro_rules! skip_objects {
-    ($value:ty, $skipped:expr) => {
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<$value, A::Error> {
-            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-            Ok($skipped)
-        }
-    };
-}
-
-macro_rules! skip_arrays {
-    ($value:ty, $skipped:expr) => {
-        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<$value, A::Error> {
-            while seq.next_element::<IgnoredAny>()?.is_some() {}
-            Ok($skipped)
-        }
-    };
-}
-
-/// Reads a text into one that is used again; any other value is skipped.
-pub(super) struct Text<'a>(pub(super) &'a mut String);
-
-impl<'de> DeserializeSeed<'de> for Text<'_> {
-    type Value = Shape;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
-        deserializer.deserialize_any(self)
+/// Something that reads a value of one type, and skips others.
+pub(super) trait Read: Sized {
+    fn text(self, _: &str) -> Shape {
+        Shape::Other
+    }
+    fn object<'de, A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Shape::Other)
+    }
+    fn array<'de, A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Shape::Other)
     }
 }
 
-impl<'de> Visitor<'de> for Text<'_> {
-    type Value = Shape;
-
-    skip_scalars!(Shape, Shape::Other, Shape::Null);
-    skip_objects!(Shape, Shape::Other);
-    skip_arrays!(Shape, Shape::Other);
-
-    fn visit_str<E>(self, text: &str) -> Result<Shape, E> {
+impl Read for Text<'_> {
+    fn text(self, text: &str) -> Shape {
         self.0.clear();
         self.0.push_str(text);
-        Ok(Shape::Read)
+        Shape::Read
     }
 }
 
-impl<'de, F: Fields> DeserializeSeed<'de> for Object<'_, F> {
-    type Value = Shape;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de, F: Fields> Visitor<'de> for Object<'_, F> {
-    type Value = Shape;
-
-    skip_scalars!(Shape, Shape::Other, Shape::Null);
-    skip_texts!(Shape, Shape::Other);
-    skip_arrays!(Shape, Shape::Other);
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
+impl<F: Fields> Read for Object<'_, F> {
+    fn object<'de, A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
         let mut name = String::new();
-        while map.next_key_seed(Text(&mut name))?.is_some() {
+        while map.next_key_seed(Lenient(Text(&mut name)))?.is_some() {
             self.0.field(&name, &mut map)?;
         }
         Ok(Shape::Read)
     }
 }
 
-impl<'de, I: Items> DeserializeSeed<'de> for Array<'_, I> {
-    type Value = bool;
+impl<I: Items> Read for Array<'_, I> {
+    fn array<'de, A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+        while self.0.item(&mut seq)? {}
+        Ok(Shape::Read)
+    }
+}
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+/// Reads any value with `R`.
+pub(super) struct Lenient<R>(pub(super) R);
+
+impl<'de, R: Read> DeserializeSeed<'de> for Lenient<R> {
+    type Value = Shape;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de, I: Items> Visitor<'de> for Array<'_, I> {
-    type Value = bool;
+macro_rules! skip_scalars {
+    ($($visit:ident: $scalar:ty,)*) => {$(
+        fn $visit<E>(self, _: $scalar) -> Result<Shape, E> {
+            Ok(Shape::Other)
+        }
+    )*};
+}
 
-    skip_scalars!(bool, false, false);
-    skip_texts!(bool, false);
-    skip_objects!(bool, false);
+impl<'de, R: Read> Visitor<'de> for Lenient<R> {
+    type Value = Shape;
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<bool, A::Error> {
-        while self.0.item(&mut seq)? {}
-        Ok(true)
+    skip_scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64,);
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Shape, E> {
+        Ok(Shape::Null)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Shape, E> {
+        Ok(self.0.text(text))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Shape, A::Error> {
+        self.0.object(map)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Shape, A::Error> {
+        self.0.array(seq)
     }
 }
 
 /// Reads a text; `None` for any other value.
 pub(super) fn read_text<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<String>, A::Error> {
     let mut text = String::new();
-    let shape = map.next_value_seed(Text(&mut text))?;
+    let shape = map.next_value_seed(Lenient(Text(&mut text)))?;
     Ok((shape == Shape::Read).then_some(text))
 }
 

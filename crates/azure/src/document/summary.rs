@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed as _, Error as _, MapAccess, SeqAccess};
 use serde_json::{Deserializer, Value, json};
 
 use super::address::AddressReader;
-use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
+use super::lenient::{Array, Fields, Items, Lenient, Object, Shape, read_text, skip_value};
 use super::{BackendAddress, ProvisioningState};
 use crate::body_stream::BodyReader;
 use crate::id::{Etag, LoadBalancerId, PoolId};
@@ -41,7 +41,7 @@ impl<E> LoadBalancerSummary<E> {
     /// When it has no id of a load balancer, or more than a response may have.
     pub fn from_document(document: &Value, convert: impl Fn(BackendAddress<'_>) -> E) -> Result<Self, String> {
         let mut reader = LoadBalancerReader::new(&|_| true, &convert);
-        Object(&mut reader)
+        Lenient(Object(&mut reader))
             .deserialize(document)
             .map_err(|error| error.to_string())?;
         reader.finish()
@@ -126,7 +126,7 @@ fn read_object<F: Fields>(body: BodyReader, fields: &mut F) -> Result<(), String
         mut json: Deserializer<R>,
         fields: &mut impl Fields,
     ) -> serde_json::Result<()> {
-        Object(fields).deserialize(&mut json).and_then(|_| json.end())
+        Lenient(Object(fields)).deserialize(&mut json).and_then(|_| json.end())
     }
     let read = match body.text() {
         Some(text) => read(Deserializer::from_slice(text), fields),
@@ -164,7 +164,7 @@ impl<I: Items> PageReader<I> {
 impl<I: Items> Fields for PageReader<I> {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
-            "value" => self.has_items = map.next_value_seed(Array(&mut self.items))?,
+            "value" => self.has_items = map.next_value_seed(Lenient(Array(&mut self.items)))? == Shape::Read,
             "nextLink" => self.next_link = read_text(map)?,
             _ => skip_value(map)?,
         }
@@ -185,7 +185,7 @@ impl<E> Items for ItemsReader<'_, E> {
     fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
         let mut reader = LoadBalancerReader::new(self.select, self.convert);
         reader.properties.pools.addresses = self.addresses;
-        if seq.next_element_seed(Object(&mut reader))?.is_none() {
+        if seq.next_element_seed(Lenient(Object(&mut reader)))?.is_none() {
             return Ok(false);
         }
         match reader.id() {
@@ -265,7 +265,7 @@ impl<E> Fields for LoadBalancerReader<'_, E> {
         match name {
             "id" => self.id = read_text(map)?,
             "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
-            "properties" if !self.is_skipped() => drop(map.next_value_seed(Object(&mut self.properties))?),
+            "properties" if !self.is_skipped() => drop(map.next_value_seed(Lenient(Object(&mut self.properties)))?),
             _ => skip_value(map)?,
         }
         Ok(())
@@ -287,7 +287,7 @@ impl<E> Fields for PropertiesReader<'_, E> {
             }
             "loadBalancingRules" => self.rules = read_values(map)?,
             "probes" => self.probes = read_values(map)?,
-            "backendAddressPools" => drop(map.next_value_seed(Array(&mut self.pools))?),
+            "backendAddressPools" => drop(map.next_value_seed(Lenient(Array(&mut self.pools)))?),
             _ => skip_value(map)?,
         }
         Ok(())
@@ -297,7 +297,7 @@ impl<E> Fields for PropertiesReader<'_, E> {
 /// Reads an array as it is.
 fn read_values<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Value, A::Error> {
     let mut values = ValuesReader(Vec::new());
-    map.next_value_seed(Array(&mut values))?;
+    map.next_value_seed(Lenient(Array(&mut values)))?;
     Ok(Value::Array(values.0))
 }
 
@@ -334,7 +334,7 @@ impl<'a, E> PoolsReader<'a, E> {
 impl<E> Items for PoolsReader<'_, E> {
     fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
         let mut pool = PoolReader::new(self.convert, MAX_ADDRESSES.saturating_sub(self.addresses));
-        if seq.next_element_seed(Object(&mut pool))?.is_none() {
+        if seq.next_element_seed(Lenient(Object(&mut pool)))?.is_none() {
             return Ok(false);
         }
         pool.properties.addresses.shrink_to_fit();
@@ -383,7 +383,7 @@ impl<E> Fields for PoolReader<'_, E> {
         match name {
             "name" => self.name = read_text(map)?,
             "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
-            "properties" => drop(map.next_value_seed(Object(&mut self.properties))?),
+            "properties" => drop(map.next_value_seed(Lenient(Object(&mut self.properties)))?),
             _ => skip_value(map)?,
         }
         Ok(())
@@ -406,7 +406,9 @@ impl<E> Fields for PoolPropertiesReader<'_, E> {
             "provisioningState" => {
                 self.provisioning_state = ProvisioningState::from_text(read_text(map)?.as_deref());
             }
-            "loadBalancerBackendAddresses" => self.has_addresses = map.next_value_seed(Array(self))?,
+            "loadBalancerBackendAddresses" => {
+                self.has_addresses = map.next_value_seed(Lenient(Array(self)))? == Shape::Read;
+            }
             _ => skip_value(map)?,
         }
         Ok(())
@@ -416,7 +418,7 @@ impl<E> Fields for PoolPropertiesReader<'_, E> {
 impl<E> Items for PoolPropertiesReader<'_, E> {
     fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
         self.address.reset();
-        let Some(shape) = seq.next_element_seed(Object(&mut self.address))? else {
+        let Some(shape) = seq.next_element_seed(Lenient(Object(&mut self.address)))? else {
             return Ok(false);
         };
         if self.addresses.len() >= self.max_addresses {

@@ -7,7 +7,7 @@ use serde::de::{Error as _, MapAccess};
 use serde_json::Value;
 
 use super::{
-    BackendAddress, Fields, LoadBalancerSummary, MAX_ADDRESSES, Object, PageReader, PoolReader, PoolSummary,
+    BackendAddress, Fields, Lenient, LoadBalancerSummary, MAX_ADDRESSES, Object, PageReader, PoolReader, PoolSummary,
     PoolsReader, ProvisioningState, ValuesReader, read_object, read_text, skip_value,
 };
 use crate::body_stream::BodyReader;
@@ -176,7 +176,7 @@ impl Fields for StateReader {
         match name {
             "id" => self.id = read_text(map)?,
             "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
-            "properties" => drop(map.next_value_seed(Object(&mut PropertiesStateReader(&mut self.state)))?),
+            "properties" => drop(map.next_value_seed(Lenient(Object(&mut PropertiesStateReader(&mut self.state))))?),
             _ => skip_value(map)?,
         }
         Ok(())
