@@ -24,13 +24,12 @@ impl FromStr for SecretName {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
+        let is_label = |name: &str| is_subdomain(name) && !name.contains('.') && name.len() <= 63;
         match text.split_once('/') {
-            Some((namespace, name)) if is_subdomain(namespace) && !namespace.contains('.') && is_subdomain(name) => {
-                Ok(Self {
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                })
-            }
+            Some((namespace, name)) if is_label(namespace) && is_subdomain(name) => Ok(Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }),
             _ => Err(()),
         }
     }

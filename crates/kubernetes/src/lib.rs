@@ -10,7 +10,6 @@ mod events;
 pub mod leader;
 mod load_balancer_services;
 mod node_writer;
-mod object_name;
 mod policies;
 mod store;
 mod term_stores;
@@ -28,7 +27,6 @@ pub use node_writer::{
     Edited, FieldIntents, MarkerState, NodeEdit, NodeField, NodeIntent, NodeIntents, NodeWriteMetrics, NodeWriter,
     Shown, condition_intent, expire_marker,
 };
-pub use object_name::is_dns_subdomain;
 pub use policies::{Canary, missing_policies};
 pub use store::{NodeStore, ObjectStore, Objects, Store};
 pub use term_stores::{TermAccess, TermStores};

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use headgate_agent::spot::PreemptMessage;
-use headgate_kubernetes::is_dns_subdomain;
+use headgate_core::settings::is_subdomain;
 use jiff::{SignedDuration, Timestamp};
 
 use super::metrics::{Metrics, Outcome};
@@ -60,7 +60,7 @@ impl LatestMessages {
         let message = PreemptMessage::parse(&event.message);
         let ignored = match message {
             _ if is_stale(event.last_seen, now) => Some(Outcome::Stale),
-            _ if !is_dns_subdomain(&event.node) => Some(Outcome::Unknown),
+            _ if !is_subdomain(&event.node) => Some(Outcome::Unknown),
             PreemptMessage::QueryFailed => Some(Outcome::QueryFailed),
             PreemptMessage::Advisory => Some(Outcome::Advisory),
             PreemptMessage::Unknown => Some(Outcome::Unknown),

@@ -13,8 +13,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_core::clock::whole_seconds;
+use headgate_core::settings::is_subdomain;
 use headgate_core::telemetry::{ReconcileSpan, warn_if};
-use headgate_kubernetes::{Decoded, is_dns_subdomain};
+use headgate_kubernetes::Decoded;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -363,7 +364,7 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
     let read;
     let (pod, located_on) = if let Some(pod) = &due.pod {
         (PodState::Exists(pod), None)
-    } else if !is_dns_subdomain(&reference.name) {
+    } else if !is_subdomain(&reference.name) {
         (PodState::Gone, None)
     } else {
         let pods = Api::<Decoded<PodObject>>::namespaced(writer.client.clone(), &namespace);

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use headgate_kubernetes::is_dns_subdomain;
+use headgate_core::settings::is_subdomain;
 use thiserror::Error;
 
 use crate::api::names::{
@@ -108,7 +108,7 @@ impl ParsedEvacuators {
 }
 
 fn parse(class: &str, value: &str) -> Result<Evacuator, &'static str> {
-    if class.len() > MAX_CLASS || !is_dns_subdomain(class) {
+    if class.len() > MAX_CLASS || !is_subdomain(class) {
         return Err("the class has to be a lowercase DNS name of at most 54 characters");
     }
     let (priority, role) = match value.split_once('/') {
