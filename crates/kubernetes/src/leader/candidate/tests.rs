@@ -37,10 +37,49 @@ impl Scenario {
         self.candidate.step(event, self.inputs)
     }
 
+    /// Handles an event after which it writes this record.
+    #[track_caller]
+    fn writes(&mut self, millis: u64, event: Event) -> ElectionRecord {
+        match self.after(millis, event) {
+            Action::Write(record, _) => record,
+            action => panic!("no write: {action:?}"),
+        }
+    }
+
+    /// Handles an event after which it waits until then.
+    #[track_caller]
+    fn waits(&mut self, millis: u64, event: Event) -> Instant {
+        match self.after(millis, event) {
+            Action::Wait(Some(until)) => until,
+            action => panic!("no wait: {action:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn reads(&mut self, millis: u64, event: Event) {
+        let action = self.after(millis, event);
+        assert!(matches!(action, Action::Read(_)), "{action:?}");
+    }
+
+    #[track_caller]
+    fn creates_ledger(&mut self, millis: u64, event: Event) {
+        let action = self.after(millis, event);
+        assert!(matches!(action, Action::CreateLedger(_)), "{action:?}");
+    }
+
+    /// The handover of the term that it leads.
+    #[track_caller]
+    fn handover(&self) -> Option<Handover> {
+        match self.candidate.task_target() {
+            TaskTarget::Run { handover, .. } => handover,
+            target => panic!("no term: {target:?}"),
+        }
+    }
+
     /// The first term: the candidate finds a released Lease and acquires it. Returns the record that it wrote.
     fn leading() -> (Self, ElectionRecord) {
         let mut scenario = Self::new();
-        assert!(matches!(scenario.after(0, Event::Woke), Action::Wait(Some(_))));
+        scenario.waits(0, Event::Woke);
         let read = scenario.after(5000, Event::Woke);
         let by = |scenario: &Self| scenario.inputs.now.mono + Duration::from_secs(3);
         assert_eq!(read, Action::Read(by(&scenario)));
@@ -99,16 +138,14 @@ fn a_renewal_without_a_response_moves_no_deadline() {
     };
     assert_eq!(by, scenario.inputs.now.mono + Duration::from_secs(3));
     // The write may have taken effect, so the Lease is read before the next attempt.
-    assert!(matches!(scenario.after(3000, Event::NoResponse), Action::Read(_)));
-    let Action::Write(again, _) = scenario.after(10, Event::Read(Some(renewal))) else {
-        panic!("the Lease is still held")
-    };
+    scenario.reads(3000, Event::NoResponse);
+    let again = scenario.writes(10, Event::Read(Some(renewal)));
     assert!(
         matches!(scenario.after(3000, Event::NoResponse), Action::Read(by) if Some(by) == before),
         "limited by the term"
     );
     assert_eq!(until(&scenario), before);
-    assert!(matches!(scenario.after(10, Event::Written(again)), Action::Wait(_)));
+    scenario.waits(10, Event::Written(again));
     assert!(until(&scenario) > before);
 }
 
@@ -121,7 +158,7 @@ fn a_term_past_its_deadline_is_not_continued_by_a_late_response() {
         Event::Written(ElectionRecord::default()),
     ] {
         let (mut scenario, _) = Scenario::leading();
-        assert!(matches!(scenario.after(1500, Event::Woke), Action::Write(..)));
+        scenario.writes(1500, Event::Woke);
         let wait = scenario.after(8500, late);
         assert_eq!(
             wait,
@@ -131,10 +168,7 @@ fn a_term_past_its_deadline_is_not_continued_by_a_late_response() {
         // It does not contend until its work has ended.
         assert_eq!(scenario.after(3000, Event::Woke), Action::Wait(None));
         assert_eq!(scenario.candidate.task_target(), TaskTarget::Stop { abort: true });
-        assert!(matches!(
-            scenario.after(60_000, Event::WorkEnded(WorkOutcome::Finished)),
-            Action::Wait(Some(_))
-        ));
+        scenario.waits(60_000, Event::WorkEnded(WorkOutcome::Finished));
         assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
     }
 }
@@ -143,24 +177,13 @@ fn a_term_past_its_deadline_is_not_continued_by_a_late_response() {
 fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
     let (mut scenario, acquired) = Scenario::leading();
     scenario.inputs.is_stopping = true;
-    assert!(matches!(scenario.after(100, Event::Woke), Action::Wait(Some(_))));
-    assert!(
-        matches!(
-            scenario.candidate.task_target(),
-            TaskTarget::Run {
-                handover: Some(Handover::Requested),
-                ..
-            }
-        ),
-        "the work may still finish"
-    );
-    let Action::Write(released, _) = scenario.after(100, Event::WorkEnded(WorkOutcome::Finished)) else {
-        panic!("the Lease is released")
-    };
+    scenario.waits(100, Event::Woke);
+    assert_eq!(scenario.handover(), Some(Handover::Requested));
+    let released = scenario.writes(100, Event::WorkEnded(WorkOutcome::Finished));
     assert_eq!(released.lease.resource_version, acquired.lease.resource_version);
     assert!(released.is_released() && released.lease.transitions == 7);
     assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
-    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    scenario.reads(10, Event::Conflict);
     let others = ElectionRecord::default().acquired("other", 8, scenario.inputs.now.wall);
     assert_eq!(
         scenario.after(10, Event::Read(Some(others))),
@@ -172,13 +195,11 @@ fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
 #[test]
 fn a_lease_without_a_ledger_is_acquired_as_it_is_created() {
     let mut scenario = Scenario::new();
-    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    scenario.reads(5000, Event::Woke);
     let created = scenario.after(10, Event::Read(None));
     let began = scenario.inputs.now.mono;
     assert_eq!(created, Action::CreateLedger(began + Duration::from_secs(3)));
-    let Action::Write(created, _) = scenario.after(2000, Event::LedgerCreated) else {
-        panic!("the Lease is created")
-    };
+    let created = scenario.writes(2000, Event::LedgerCreated);
     assert_eq!((created.lease.holder.as_str(), created.lease.transitions), ("me", 1));
     assert_eq!(created.lease.resource_version, None);
     scenario.after(1000, Event::Written(created));
@@ -191,13 +212,11 @@ fn a_lease_without_a_ledger_is_acquired_as_it_is_created() {
 #[test]
 fn a_ledger_created_too_long_ago_begins_no_term() {
     let mut scenario = Scenario::new();
-    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    scenario.reads(5000, Event::Woke);
+    scenario.creates_ledger(10, Event::Read(None));
     // The process stands still.
-    let Action::Write(created, _) = scenario.after(60_000, Event::LedgerCreated) else {
-        panic!("the Lease is created")
-    };
-    assert!(matches!(scenario.after(10, Event::Written(created)), Action::Wait(_)));
+    let created = scenario.writes(60_000, Event::LedgerCreated);
+    scenario.waits(10, Event::Written(created));
     assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
 }
 
@@ -206,7 +225,7 @@ fn after_ledger(change: impl FnOnce(&mut Scenario), response: Event) -> Action {
     let mut scenario = Scenario::new();
     change(&mut scenario);
     scenario.after(5000, Event::Woke);
-    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    scenario.creates_ledger(10, Event::Read(None));
     scenario.after(10, response)
 }
 
@@ -221,7 +240,7 @@ fn only_who_creates_the_ledger_and_knows_of_no_lease_leads_at_once() {
     let has_led = |scenario: &mut Scenario| {
         scenario.after(5000, Event::Woke);
         let held = ElectionRecord::default().acquired("other", 3, scenario.inputs.now.wall);
-        assert!(matches!(scenario.after(10, Event::Read(Some(held))), Action::Wait(_)));
+        scenario.waits(10, Event::Read(Some(held)));
     };
     let deleted = after_ledger(has_led, Event::LedgerCreated);
     assert!(is_unheld(&deleted), "{deleted:?}");
@@ -240,22 +259,18 @@ fn only_who_creates_the_ledger_and_knows_of_no_lease_leads_at_once() {
 #[test]
 fn a_lease_missing_beside_a_ledger_is_created_first_and_acquired_later() {
     let mut scenario = Scenario::new();
-    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
+    scenario.reads(5000, Event::Woke);
+    scenario.creates_ledger(10, Event::Read(None));
     // Perhaps its creator creates the Lease now.
-    assert!(matches!(scenario.after(10, Event::Conflict), Action::Wait(Some(_))));
-    assert!(matches!(scenario.after(2400, Event::Woke), Action::Read(_)));
-    assert!(matches!(scenario.after(10, Event::Read(None)), Action::CreateLedger(_)));
-    let Action::Write(created, _) = scenario.after(10, Event::Conflict) else {
-        panic!("the Lease is created")
-    };
+    scenario.waits(10, Event::Conflict);
+    scenario.reads(2400, Event::Woke);
+    scenario.creates_ledger(10, Event::Read(None));
+    let created = scenario.writes(10, Event::Conflict);
     assert!(created.was_never_held() && created.lease.resource_version.is_none());
-    let Action::Wait(Some(read_at)) = scenario.after(10, Event::Written(created.clone())) else {
-        panic!("the candidate waits")
-    };
+    let read_at = scenario.waits(10, Event::Written(created.clone()));
     let millis = u64::try_from((read_at - scenario.inputs.now.mono).as_millis()).unwrap();
     assert!(millis <= 15_000);
-    assert!(matches!(scenario.after(15_000, Event::Woke), Action::Read(_)));
+    scenario.reads(15_000, Event::Woke);
     assert!(
         matches!(scenario.after(10, Event::Read(Some(created))), Action::Write(acquired, _) if acquired.lease.transitions == 1)
     );
@@ -274,33 +289,17 @@ fn an_unable_leader_keeps_its_term_until_a_candidate_volunteers() {
     let (mut scenario, _) = Scenario::leading();
     let reported = unable(&scenario);
     scenario.inputs.unable = Some(reported);
-    let Action::Write(renewal, _) = scenario.after(1500, Event::Woke) else {
-        panic!("the renewal is due")
-    };
+    let renewal = scenario.writes(1500, Event::Woke);
     assert_eq!(renewal.unable, Some(reported));
-    assert!(matches!(
-        scenario.after(10, Event::Written(renewal.clone())),
-        Action::Wait(Some(_))
-    ));
-    assert!(matches!(
-        scenario.candidate.task_target(),
-        TaskTarget::Run { handover: None, .. }
-    ));
+    scenario.waits(10, Event::Written(renewal.clone()));
+    assert_eq!(scenario.handover(), None);
     // The write of the volunteer makes the next renewal a conflict.
-    assert!(matches!(scenario.after(2000, Event::Woke), Action::Write(..)));
-    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    scenario.writes(2000, Event::Woke);
+    scenario.reads(10, Event::Conflict);
     let volunteered = renewal.with_successor("other");
-    assert!(matches!(
-        scenario.after(10, Event::Read(Some(volunteered))),
-        Action::Write(..)
-    ));
-    let TaskTarget::Run { handover, .. } = scenario.candidate.task_target() else {
-        panic!("the work may still finish")
-    };
-    assert_eq!(handover, Some(Handover::GaveUp(InabilityReason::Lists)));
-    let Action::Write(released, _) = scenario.after(10, Event::WorkEnded(WorkOutcome::Finished)) else {
-        panic!("the Lease is released")
-    };
+    scenario.writes(10, Event::Read(Some(volunteered)));
+    assert_eq!(scenario.handover(), Some(Handover::GaveUp(InabilityReason::Lists)));
+    let released = scenario.writes(10, Event::WorkEnded(WorkOutcome::Finished));
     assert!(released.is_released() && released.unable.is_none() && released.successor.is_none());
     assert!(released.give_ups.contains("me", None, scenario.inputs.now.wall));
 }
@@ -309,19 +308,14 @@ fn an_unable_leader_keeps_its_term_until_a_candidate_volunteers() {
 fn a_leader_that_recovers_does_not_give_up() {
     let (mut scenario, acquired) = Scenario::leading();
     scenario.inputs.unable = Some(unable(&scenario));
-    assert!(matches!(scenario.after(1500, Event::Woke), Action::Write(..)));
-    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    scenario.writes(1500, Event::Woke);
+    scenario.reads(10, Event::Conflict);
     scenario.inputs.unable = None;
     let mut record = acquired.with_successor("other");
     record.unable = Some(unable(&scenario));
-    let Action::Write(renewal, _) = scenario.after(10, Event::Read(Some(record))) else {
-        panic!("the term goes on")
-    };
+    let renewal = scenario.writes(10, Event::Read(Some(record)));
     assert_eq!((renewal.unable, renewal.successor), (None, None));
-    assert!(matches!(
-        scenario.candidate.task_target(),
-        TaskTarget::Run { handover: None, .. }
-    ));
+    assert_eq!(scenario.handover(), None);
 }
 
 #[test]
@@ -344,15 +338,13 @@ fn only_a_candidate_that_may_be_better_volunteers() {
             let at = now(&scenario) - jiff::SignedDuration::from_mins(minutes);
             record = record.gave_up("me", InabilityReason::Lists, at);
         }
-        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+        scenario.reads(5000, Event::Woke);
         let expected = record.with_successor("me");
         match scenario.after(10, Event::Read(Some(record))) {
             Action::Write(written, _) => {
                 assert!(volunteers);
                 assert_eq!(written, expected, "nothing else changes");
-                let Action::Wait(Some(read_at)) = scenario.after(10, Event::Written(written)) else {
-                    panic!("the holder still has to hand over")
-                };
+                let read_at = scenario.waits(10, Event::Written(written));
                 assert!(
                     read_at - scenario.inputs.now.mono >= Duration::from_secs(4),
                     "as after a read"
@@ -371,17 +363,11 @@ fn a_candidate_that_gave_up_leaves_a_free_lease_to_others_first() {
         .acquired("me", 3, scenario.inputs.now.wall)
         .released(0, scenario.inputs.now.wall);
     let released = released.gave_up("me", InabilityReason::Lists, scenario.inputs.now.wall);
-    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-    assert!(matches!(
-        scenario.after(10, Event::Read(Some(released.clone()))),
-        Action::Wait(Some(_))
-    ));
+    scenario.reads(5000, Event::Woke);
+    scenario.waits(10, Event::Read(Some(released.clone())));
     // Alone, it leads again.
-    assert!(matches!(scenario.after(16_000, Event::Woke), Action::Read(_)));
-    assert!(matches!(
-        scenario.after(10, Event::Read(Some(released))),
-        Action::Write(..)
-    ));
+    scenario.reads(16_000, Event::Woke);
+    scenario.writes(10, Event::Read(Some(released)));
 }
 
 /// Throttled for this long from now on, on the clock of the scenario.
@@ -416,29 +402,23 @@ fn a_throttle_deadline_passes_from_leader_to_leader() {
     let expected = scenario.inputs.now.mono + Duration::from_secs(30);
     // The wall clock of the scenario stands still while 5 s pass.
     scenario.inputs.now.wall += jiff::SignedDuration::from_secs(5);
-    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-    let Action::Write(acquired, _) = scenario.after(0, Event::Read(Some(free))) else {
-        panic!("the Lease is free")
-    };
-    assert!(matches!(scenario.after(10, Event::Written(acquired)), Action::Wait(_)));
+    scenario.reads(5000, Event::Woke);
+    let acquired = scenario.writes(0, Event::Read(Some(free)));
+    scenario.waits(10, Event::Written(acquired));
     let TaskTarget::Run { throttle, .. } = scenario.candidate.task_target() else {
         panic!("it leads")
     };
     let writes = throttle.writes.expect("a deadline");
     assert!(writes >= expected && writes - expected < Duration::from_secs(1));
     scenario.inputs.throttle = throttle;
-    let Action::Write(renewal, _) = scenario.after(2000, Event::Woke) else {
-        panic!("the renewal is due")
-    };
+    let renewal = scenario.writes(2000, Event::Woke);
     assert!(renewal.throttle.writes.is_some());
-    assert!(matches!(scenario.after(10, Event::Written(renewal)), Action::Wait(_)));
+    scenario.waits(10, Event::Written(renewal));
     // Its clock was an hour ahead, and is corrected before it stops.
     scenario.inputs.now.wall -= jiff::SignedDuration::from_hours(1);
     scenario.inputs.is_stopping = true;
-    assert!(matches!(scenario.after(10, Event::Woke), Action::Wait(_)));
-    let Action::Write(released, _) = scenario.after(10, Event::WorkEnded(WorkOutcome::Finished)) else {
-        panic!("the Lease is released")
-    };
+    scenario.waits(10, Event::Woke);
+    let released = scenario.writes(10, Event::WorkEnded(WorkOutcome::Finished));
     let seconds = remaining(&released, scenario.inputs.now);
     assert!((20..30).contains(&seconds), "{seconds} s");
 }
@@ -448,10 +428,8 @@ fn a_throttle_deadline_by_a_clock_that_is_ahead_lasts_no_longer_for_the_next_lea
     for minutes_ahead in [-10, 0, 10] {
         let mut scenario = Scenario::new();
         let free = released_by_another(&scenario, jiff::SignedDuration::from_mins(minutes_ahead));
-        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
-        let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(free))) else {
-            panic!("the Lease is free")
-        };
+        scenario.reads(5000, Event::Woke);
+        let acquired = scenario.writes(10, Event::Read(Some(free)));
         let seconds = remaining(&acquired, scenario.inputs.now);
         assert!(seconds <= 31, "{minutes_ahead} min ahead: {seconds} s");
     }

@@ -19,11 +19,9 @@ fn reads_spread_once_their_interval_has_more_than_doubled() {
             let mut record = ElectionRecord::default().acquired("other", 3, scenario.inputs.now.wall);
             let mut wait = 5000;
             for candidates in published {
-                assert!(matches!(scenario.after(wait, Event::Woke), Action::Read(_)));
+                scenario.reads(wait, Event::Woke);
                 record = record.renewed(*candidates, scenario.inputs.now.wall);
-                let Action::Wait(Some(read_at)) = scenario.after(0, Event::Read(Some(record.clone()))) else {
-                    panic!("another holds it")
-                };
+                let read_at = scenario.waits(0, Event::Read(Some(record.clone())));
                 wait = u64::try_from((read_at - scenario.inputs.now.mono).as_millis()).unwrap() + 1;
             }
             wait - 1
@@ -48,15 +46,12 @@ fn an_extra_read_long_before_the_regular_one_leaves_it_where_it_is() {
         scenario.candidate = Candidate::new("me".to_owned(), seed, scenario.inputs.now);
         let mut record = ElectionRecord::default().acquired("other", 3, scenario.inputs.now.wall);
         let mut read = |scenario: &mut Scenario, millis, age| {
-            assert!(matches!(scenario.after(millis, Event::Woke), Action::Read(_)));
+            scenario.reads(millis, Event::Woke);
             record = record.renewed(
                 Some(240),
                 scenario.inputs.now.wall - jiff::SignedDuration::from_secs(age),
             );
-            match scenario.after(0, Event::Read(Some(record.clone()))) {
-                Action::Wait(Some(read_at)) => read_at,
-                action => panic!("another holds it: {action:?}"),
-            }
+            scenario.waits(0, Event::Read(Some(record.clone())))
         };
         let millis =
             |scenario: &Scenario, at: Instant| u64::try_from((at - scenario.inputs.now.mono).as_millis()).unwrap() + 1;
@@ -108,22 +103,17 @@ fn only_a_write_that_may_have_acquired_the_lease_is_followed_by_an_early_read() 
         };
         if has_read_failed {
             scenario.after(5000, Event::Woke);
-            assert!(matches!(scenario.after(0, Event::NoResponse), Action::Wait(_)));
+            scenario.waits(0, Event::NoResponse);
         }
         let mut wait = 0;
         for response in responses {
-            assert!(matches!(scenario.after(36_000, Event::Woke), Action::Read(_)));
+            scenario.reads(36_000, Event::Woke);
             if matches!(response, Event::Read(_)) {
-                assert!(matches!(scenario.after(10, response.clone()), Action::Wait(_)));
+                scenario.waits(10, response.clone());
                 continue;
             }
-            assert!(matches!(
-                scenario.after(10, Event::Read(Some(released.clone()))),
-                Action::Write(..)
-            ));
-            let Action::Wait(Some(read_at)) = scenario.after(10, response.clone()) else {
-                panic!("it has not acquired the Lease")
-            };
+            scenario.writes(10, Event::Read(Some(released.clone())));
+            let read_at = scenario.waits(10, response.clone());
             wait = (read_at - scenario.inputs.now.mono).as_secs();
         }
         assert!(seconds.contains(&wait), "{has_read_failed} {responses:?}: {wait} s");

@@ -31,8 +31,8 @@ fn a_term_ends_when_the_lease_is_read_as_that_of_another_term() {
         (None, false),
     ] {
         let (mut scenario, _) = Scenario::leading();
-        assert!(matches!(scenario.after(1500, Event::Woke), Action::Write(..)));
-        assert!(matches!(scenario.after(3000, Event::NoResponse), Action::Read(_)));
+        scenario.writes(1500, Event::Woke);
+        scenario.reads(3000, Event::NoResponse);
         scenario.after(10, Event::Read(found.clone()));
         let target = scenario.candidate.task_target();
         assert_eq!(
@@ -47,30 +47,28 @@ fn a_term_ends_when_the_lease_is_read_as_that_of_another_term() {
 fn an_instance_whose_work_fails_again_abstains_for_longer() {
     let (mut scenario, _) = Scenario::leading();
     for (failed_terms, seconds) in [(1, 15), (2, 30)] {
-        let Action::Write(released, _) = scenario.after(100, Event::WorkEnded(WorkOutcome::Failed)) else {
-            panic!("the Lease is released")
-        };
+        let released = scenario.writes(100, Event::WorkEnded(WorkOutcome::Failed));
         assert_eq!(released.failed_terms, failed_terms);
         let read_at = scenario.inputs.now.mono + Duration::from_secs(seconds);
         assert_eq!(
             scenario.after(0, Event::Written(released.clone())),
             Action::Wait(Some(read_at))
         );
-        assert!(matches!(scenario.after(seconds * 1000, Event::Woke), Action::Read(_)));
-        let mut action = scenario.after(0, Event::Read(Some(released.clone())));
-        if matches!(action, Action::Wait(_)) {
-            // Where leaders have failed, nobody acquires the Lease for a while.
-            scenario.after(60_000, Event::Woke);
-            action = scenario.after(0, Event::Read(Some(released)));
-        }
-        let Action::Write(acquired, _) = action else {
-            panic!("nobody else leads")
-        };
-        assert!(matches!(
-            scenario.after(0, Event::Written(acquired)),
-            Action::Wait(Some(_))
-        ));
+        scenario.reads(seconds * 1000, Event::Woke);
+        let acquired = acquired(&mut scenario, released);
+        scenario.waits(0, Event::Written(acquired));
     }
+}
+
+/// What the candidate writes to a free Lease that it reads, perhaps for the second time: others have the first choice, and where leaders have
+/// failed, nobody acquires it for a while.
+fn acquired(scenario: &mut Scenario, free: ElectionRecord) -> ElectionRecord {
+    let read = Event::Read(Some(free));
+    if let Action::Write(acquired, _) = scenario.after(0, read.clone()) {
+        return acquired;
+    }
+    scenario.after(90_000, Event::Woke);
+    scenario.writes(0, read)
 }
 
 #[test]
@@ -91,12 +89,8 @@ fn each_signalled_term_lasts_longer_until_another_candidate_leads() {
             record = theirs.released(0, scenario.inputs.now.wall);
             scenario.after(60_000, Event::Woke);
         }
-        let mut action = scenario.after(0, Event::Read(Some(record.clone())));
-        if matches!(action, Action::Wait(_)) {
-            // The others have the first choice.
-            scenario.after(60_000, Event::Woke);
-            action = scenario.after(0, Event::Read(Some(record)));
-        }
+        let written = acquired(&mut scenario, record);
+        let mut action = scenario.after(0, Event::Written(written));
         let mut seconds = 0;
         while !matches!(
             scenario.candidate.task_target(),
@@ -111,9 +105,7 @@ fn each_signalled_term_lasts_longer_until_another_candidate_leads() {
             };
         }
         assert_eq!(seconds, 60 * minutes, "{another_has_led}");
-        let Action::Write(released, _) = scenario.after(0, Event::WorkEnded(WorkOutcome::Finished)) else {
-            panic!("the Lease is released")
-        };
+        let released = scenario.writes(0, Event::WorkEnded(WorkOutcome::Finished));
         scenario.after(0, Event::Written(released.clone()));
         record = released;
     }
@@ -133,17 +125,13 @@ fn handing_over() -> (Scenario, ElectionRecord) {
 #[test]
 fn the_lease_is_read_before_a_release_that_follows_a_renewal_without_a_response() {
     let (mut scenario, _) = handing_over();
-    let Action::Write(renewal, _) = scenario.after(1500, Event::Woke) else {
-        panic!("the renewal is due")
-    };
-    assert!(matches!(scenario.after(100, Event::NoResponse), Action::Wait(_)));
+    let renewal = scenario.writes(1500, Event::Woke);
+    scenario.waits(100, Event::NoResponse);
     let ended = Event::WorkEnded(WorkOutcome::Finished);
-    assert!(matches!(scenario.after(0, ended), Action::Read(_)));
+    scenario.reads(0, ended);
     let mut found = renewal;
     found.lease.resource_version = Some("9".to_owned());
-    let Action::Write(released, _) = scenario.after(10, Event::Read(Some(found))) else {
-        panic!("it still holds the Lease")
-    };
+    let released = scenario.writes(10, Event::Read(Some(found)));
     assert!(released.is_released() && released.lease.transitions == 7);
     assert_eq!(released.lease.resource_version.as_deref(), Some("9"));
 }
@@ -162,9 +150,9 @@ fn a_release_that_may_have_failed_is_tried_once_more() {
     ] {
         let (mut scenario, _) = Scenario::leading();
         scenario.inputs.is_stopping = true;
-        assert!(matches!(scenario.after(100, Event::Woke), Action::Wait(_)));
+        scenario.waits(100, Event::Woke);
         let ended = Event::WorkEnded(WorkOutcome::Finished);
-        assert!(matches!(scenario.after(100, ended), Action::Write(..)));
+        scenario.writes(100, ended);
         let began = scenario.inputs.now.mono;
         let mut action = scenario.after(100, failure.clone());
         let Some(after) = retries_after else {
@@ -213,9 +201,7 @@ fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead()
             action = scenario.after(60_000, Event::Woke);
         }
         assert!(matches!(action, Action::Read(_)));
-        let Action::Write(written, _) = scenario.after(10, Event::Read(Some(acquired))) else {
-            panic!("it is its own")
-        };
+        let written = scenario.writes(10, Event::Read(Some(acquired)));
         assert_eq!(
             written.is_released(),
             is_signalled || is_stopping,
@@ -228,26 +214,15 @@ fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead()
 fn failed_terms_before_a_long_successful_one_make_an_instance_abstain_no_longer() {
     /// Ends the term, and returns after how many seconds the candidate reads the Lease, and the Lease as released.
     fn end(scenario: &mut Scenario, outcome: WorkOutcome) -> (u64, ElectionRecord) {
-        let Action::Write(released, _) = scenario.after(0, Event::WorkEnded(outcome)) else {
-            panic!("the Lease is released")
-        };
-        let Action::Wait(Some(read_at)) = scenario.after(0, Event::Written(released.clone())) else {
-            panic!("it waits")
-        };
+        let released = scenario.writes(0, Event::WorkEnded(outcome));
+        let read_at = scenario.waits(0, Event::Written(released.clone()));
         ((read_at - scenario.inputs.now.mono).as_secs(), released)
     }
     fn acquire(scenario: &mut Scenario, released: ElectionRecord) {
         // Longer than it abstains, and than all wait where leaders have failed.
         scenario.after(90_000, Event::Woke);
-        let mut action = scenario.after(0, Event::Read(Some(released.clone())));
-        if matches!(action, Action::Wait(_)) {
-            scenario.after(90_000, Event::Woke);
-            action = scenario.after(0, Event::Read(Some(released)));
-        }
-        let Action::Write(acquired, _) = action else {
-            panic!("nobody else leads")
-        };
-        assert!(matches!(scenario.after(0, Event::Written(acquired)), Action::Wait(_)));
+        let acquired = acquired(scenario, released);
+        scenario.waits(0, Event::Written(acquired));
     }
     let (mut scenario, _) = Scenario::leading();
     for seconds in [15, 30, 60] {
@@ -256,10 +231,8 @@ fn failed_terms_before_a_long_successful_one_make_an_instance_abstain_no_longer(
         acquire(&mut scenario, released);
     }
     for _ in 0..300 {
-        let Action::Write(renewal, _) = scenario.after(2000, Event::Woke) else {
-            panic!("the renewal is due")
-        };
-        assert!(matches!(scenario.after(0, Event::Written(renewal)), Action::Wait(_)));
+        let renewal = scenario.writes(2000, Event::Woke);
+        scenario.waits(0, Event::Written(renewal));
     }
     let (_, released) = end(&mut scenario, WorkOutcome::Finished);
     acquire(&mut scenario, released);
