@@ -259,9 +259,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn operations_and_requests_have_upstreams_names() {
+    async fn operations_and_requests_have_upstreams_names_and_own_ones_with_fewer_labels() {
         let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry);
+        let metrics = Metrics::register(&mut registry).with_own(&mut registry);
         let group = ResourceGroupId::new("Sub", "RG").unwrap();
         let operation = metrics.start_operation(
             "loadbalancer_adminstate_update_backend_pool",
@@ -287,9 +287,17 @@ mod tests {
         requests.record_attempt(Duration::from_secs(3), None);
         requests.record_rate_limited();
         requests.record_throttled();
+        for (to, succeeded) in [
+            (AdminState::Down, true),
+            (AdminState::Down, true),
+            (AdminState::None, false),
+        ] {
+            metrics.count_admin_state_change(to, succeeded);
+        }
         let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
         let labels = "request=\"loadbalancer_adminstate_update_backend_pool\",resource_group=\"rg\",subscription_id=\"Sub\",\
                       source=\"admin_state_controller\"";
+        let own = "request=\"p_get\",source=\"s\"";
         let api = "request=\"p_get\",resource_group=\"rg\",subscription_id=\"Sub\",source=\"s\"";
         for line in [
             format!("cloudprovider_azure_op_duration_seconds_count{{{labels}}} 2"),
@@ -302,10 +310,18 @@ mod tests {
             format!("cloudprovider_azure_api_request_ratelimited_count{{{api}}} 1"),
             format!("cloudprovider_azure_api_request_throttled_count{{{api}}} 1"),
             "# TYPE cloudprovider_azure_api_request_errors untyped".to_owned(),
+            format!("headgate_arm_request_duration_seconds_count{{{own}}} 2"),
+            format!("headgate_arm_request_errors_total{{{own},code=\"NotFound\"}} 1"),
+            format!("headgate_arm_requests_rate_limited_total{{{own}}} 1"),
+            format!("headgate_arm_requests_throttled_total{{{own}}} 1"),
+            "headgate_admin_state_changes_total{to=\"Down\",result=\"succeeded\"} 2".to_owned(),
+            "headgate_admin_state_changes_total{to=\"None\",result=\"failed\"} 1".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in {text}");
         }
-        assert!(!text.contains("dropped") && !text.contains("_total"), "{text}");
+        assert!(!text.contains("dropped"), "{text}");
+        let mut upstreams = text.lines().filter(|line| line.starts_with("cloudprovider_"));
+        assert!(upstreams.all(|line| !line.contains("_total")), "{text}");
     }
 
     #[test]

@@ -82,35 +82,3 @@ impl OwnMetrics {
         self.admin_state_changes.get_or_create(&labels).inc();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use headgate_core::telemetry::{MetricsFormat, encode_metrics};
-    use prometheus_client::registry::Registry;
-
-    use super::*;
-
-    #[test]
-    fn own_families_have_no_labels_of_the_subscription() {
-        let mut registry = Registry::default();
-        let metrics = OwnMetrics::declare(&mut MetricTable::from(&mut registry));
-        metrics.record_attempt("get", "s", 0.2, Some("NotFound"));
-        metrics.record_attempt("get", "s", 3.0, None);
-        metrics.record_rate_limited("get", "s");
-        metrics.record_throttled("get", "s");
-        metrics.count_admin_state_change(AdminState::Down, true);
-        metrics.count_admin_state_change(AdminState::Down, true);
-        metrics.count_admin_state_change(AdminState::None, false);
-        let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
-        for line in [
-            "headgate_arm_request_duration_seconds_count{request=\"get\",source=\"s\"} 2",
-            "headgate_arm_request_errors_total{request=\"get\",source=\"s\",code=\"NotFound\"} 1",
-            "headgate_arm_requests_rate_limited_total{request=\"get\",source=\"s\"} 1",
-            "headgate_arm_requests_throttled_total{request=\"get\",source=\"s\"} 1",
-            "headgate_admin_state_changes_total{to=\"Down\",result=\"succeeded\"} 2",
-            "headgate_admin_state_changes_total{to=\"None\",result=\"failed\"} 1",
-        ] {
-            assert!(text.lines().any(|found| found == line), "no {line} in {text}");
-        }
-    }
-}

@@ -6,21 +6,7 @@ use headgate_azure::{AdminState, ArmError, ErrorClass, OperationFailure, Pool};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{GROUP, TestBed, load_balancer, permit, soon};
-
-/// Reads the pool and sets its first entry `Down`.
-async fn edited(bed: &TestBed) -> Pool {
-    let mut pool = bed.pool("pool").await;
-    assert!(pool.set_admin_state(0, AdminState::Down));
-    pool
-}
-
-/// One load balancer, and its pool with the first entry set `Down`.
-async fn one_edited() -> (TestBed, Pool) {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let pool = edited(&bed).await;
-    (bed, pool)
-}
+use super::{GROUP, TestBed, edited, load_balancer, one_edited, permit, soon};
 
 async fn write(bed: &TestBed, pool: &Pool) -> Result<Pool, ArmError> {
     bed.write(pool, permit(), soon()).await

@@ -197,6 +197,20 @@ fn enable_spans() {
     INSTALLED.call_once(|| tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap());
 }
 
+/// Reads the pool and sets its first entry `Down`.
+async fn edited(bed: &TestBed) -> Pool {
+    let mut pool = bed.pool("pool").await;
+    assert!(pool.set_admin_state(0, AdminState::Down));
+    pool
+}
+
+/// One load balancer, and its pool with the first entry set `Down`.
+async fn one_edited() -> (TestBed, Pool) {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    (bed, pool)
+}
+
 /// Names, addresses and admin states of a pool's entries.
 fn entries(pool: &Pool) -> Vec<(Option<&str>, Option<IpAddr>, Option<AdminState>)> {
     pool.addresses()

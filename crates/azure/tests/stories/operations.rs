@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, BufferedResponse};
+use headgate_azure::{ArmError, BufferedResponse};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{OPERATION_DELAY, TestBed, load_balancer, soon};
+use super::{OPERATION_DELAY, TestBed, edited, load_balancer, soon};
 
 const STATUS_URL: &str = "/operations/";
 const POOL: &str = "/backendAddressPools/pool$";
@@ -26,8 +26,7 @@ fn indefinite() -> Vec<Value> {
 
 /// Writes the pool and returns how long that took, with the outcome.
 async fn write(bed: &TestBed) -> (Duration, Result<(), ArmError>) {
-    let mut pool = bed.pool("pool").await;
-    pool.set_admin_state(0, AdminState::Down);
+    let pool = edited(bed).await;
     let start = Instant::now();
     let operation = bed.put(&pool).await;
     let outcome = bed.arm.poll_until_done(&operation, soon()).await;
@@ -57,8 +56,7 @@ async fn pool_that_cannot_be_read_does_not_end_the_wait_either() {
     {
         let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
         bed.fault("GET", STATUS_URL, 1000, &json!({"answer": {"status": 410}}));
-        let mut pool = bed.pool("pool").await;
-        pool.set_admin_state(0, AdminState::Down);
+        let pool = edited(&bed).await;
         let operation = bed.put(&pool).await;
         let start = Instant::now();
         bed.fault("GET", POOL, 3, &answer);
@@ -71,9 +69,8 @@ async fn pool_that_cannot_be_read_does_not_end_the_wait_either() {
 #[tokio::test(start_paused = true)]
 async fn deadline_ends_the_wait_for_a_status_that_is_never_read() {
     let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let mut pool = bed.pool("pool").await;
+    let pool = edited(&bed).await;
     bed.fault("GET", ".", 1000, &json!({"answer": {"status": 200, "text": "<html>"}}));
-    pool.set_admin_state(0, AdminState::Down);
     let operation = bed.put(&pool).await;
     let (start, deadline) = (Instant::now(), soon());
     let error = bed.arm.poll_until_done(&operation, deadline).await.unwrap_err();
@@ -105,8 +102,7 @@ async fn polls_without_retry_after_are_a_second_apart_while_arm_throttles() {
     let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
     bed.control("PUT", "settings", &json!({"operationDelay": "5s", "pollRetryAfter": 0}));
     bed.fault("GET", STATUS_URL, 1000, &json!({"answer": {"status": 429}}));
-    let mut pool = bed.pool("pool").await;
-    pool.set_admin_state(0, AdminState::Down);
+    let pool = edited(&bed).await;
     let operation = bed.put(&pool).await;
     let deadline = Instant::now() + Duration::from_secs(10);
     bed.arm.poll_until_done(&operation, deadline).await.unwrap_err();

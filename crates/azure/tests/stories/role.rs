@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use headgate_azure::{AdminState, NetworkInterfaceId};
+use headgate_azure::NetworkInterfaceId;
 use serde_json::{Value, json};
 
-use super::{NO_POOLS, TestBed, group, load_balancer, permit, soon};
+use super::{NO_POOLS, TestBed, edited, group, load_balancer, permit, soon};
 
 /// The action that ARM requires for a request; `None` for one outside of every subscription, such as a token request.
 fn action(method: &str, path: &str) -> Option<String> {
@@ -158,8 +158,7 @@ async fn role_has_the_actions_of_the_client_and_of_its_readme() {
     assert!(permissions[0].contains("Microsoft.Network/loadBalancers/read"));
     let denied = bed.arm.list_deny_assignments(&group(), &scope, soon()).await.unwrap();
     assert_eq!(denied, []);
-    let mut pool = bed.pool("pool").await;
-    pool.set_admin_state(0, AdminState::Down);
+    let pool = edited(&bed).await;
     bed.write(&pool, permit(), soon()).await.unwrap();
 
     let rows = documented();

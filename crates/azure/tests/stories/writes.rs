@@ -9,7 +9,7 @@ use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{OPERATION_DELAY, TestBed, load_balancer, permit, soon};
+use super::{OPERATION_DELAY, TestBed, edited, load_balancer, one_edited, permit, soon};
 
 #[tokio::test(start_paused = true)]
 async fn write_is_polled_and_read_back() {
@@ -78,8 +78,7 @@ async fn end_is_found_without_azure_async_operation() {
         BufferedResponse::from_parts(parts, body)
     };
     let bed = TestBed::with(&[load_balancer("lb", 3)], None, without).await;
-    let mut pool = bed.pool("pool").await;
-    pool.set_admin_state(0, AdminState::Down);
+    let pool = edited(&bed).await;
     let start = Instant::now();
     bed.write(&pool, permit(), soon()).await.unwrap();
     assert!(
@@ -105,8 +104,7 @@ async fn end_is_found_without_azure_async_operation() {
         BufferedResponse::from_parts(parts, body)
     };
     let bed = TestBed::with(&[load_balancer("lb", 3)], None, located).await;
-    let mut pool = bed.pool("pool").await;
-    pool.set_admin_state(0, AdminState::Down);
+    let pool = edited(&bed).await;
     bed.write(&pool, permit(), soon()).await.unwrap();
     assert!(polls.load(Ordering::Relaxed) >= 2);
 }
@@ -119,8 +117,7 @@ async fn retry_after_sets_the_time_of_the_next_poll() {
         "settings",
         &json!({"operationDelay": "12s", "pollRetryAfter": 10}),
     );
-    let mut pool = bed.pool("pool").await;
-    pool.set_admin_state(0, AdminState::Down);
+    let pool = edited(&bed).await;
     let start = Instant::now();
     bed.write(&pool, permit(), soon()).await.unwrap();
     let polls = bed.requests("GET", "/operations/");
@@ -150,8 +147,7 @@ async fn without_retry_after_an_end_is_noticed_within_a_second_and_long_operatio
             "settings",
             &json!({"operationDelay": operation_delay, "pollRetryAfter": 0}),
         );
-        let mut pool = bed.pool("pool").await;
-        pool.set_admin_state(0, AdminState::Down);
+        let pool = edited(&bed).await;
         let start = Instant::now();
         bed.write(&pool, permit(), soon()).await.unwrap();
         let late = start.elapsed().saturating_sub(Duration::from_millis(delay_ms));
@@ -163,9 +159,7 @@ async fn without_retry_after_an_end_is_noticed_within_a_second_and_long_operatio
 
 #[tokio::test(start_paused = true)]
 async fn write_without_valid_permit_is_not_sent() {
-    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
-    let mut pool = bed.pool("pool").await;
-    pool.set_admin_state(0, AdminState::Down);
+    let (bed, pool) = one_edited().await;
     let error = bed.write(&pool, WritePermit::new(|| false), soon()).await.unwrap_err();
     assert!(
         matches!(
@@ -199,8 +193,7 @@ async fn pool_without_etag_or_busy_is_not_written() {
     assert!(bed.requests("PUT", "").is_empty());
 
     // Read during another client's write: the etag is valid, but a write would supersede the other one.
-    let mut first = bed.pool("pool").await;
-    first.set_admin_state(0, AdminState::Down);
+    let first = edited(&bed).await;
     let accepted = bed
         .arm
         .put_pool(first.encode().unwrap(), permit(), soon())
