@@ -182,30 +182,4 @@ mod tests {
             assert_eq!(fact.ttl(MARKER_TTL).as_secs(), seconds, "{}", fact.message);
         }
     }
-
-    #[test]
-    fn each_status_and_reason_says_what_it_is() {
-        use MarkerStatus::{False, True, Unknown};
-        // Out, without a signal, pending, in need of a confirmation.
-        for (status, reason, expected) in [
-            (True, "AdminStateDown", [true, false, false, true]),
-            (True, MARKER_NO_SIGNAL, [true, false, false, false]),
-            (False, "NotRead", [false, false, true, true]),
-            (False, MARKER_NO_SIGNAL, [false, true, false, false]),
-            (Unknown, "NotRead", [false, false, false, false]),
-        ] {
-            let fact = MarkerFact {
-                status,
-                reason: reason.to_owned(),
-                ..MarkerFact::default()
-            };
-            let found = [
-                fact.is_out(),
-                fact.is_without_signal(),
-                fact.is_pending(),
-                fact.needs_confirmation(),
-            ];
-            assert_eq!(found, expected, "{status:?} {reason}");
-        }
-    }
 }

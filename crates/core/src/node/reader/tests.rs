@@ -82,38 +82,24 @@ fn machine_and_own_annotations_are_read() {
 
 #[test]
 fn only_the_shutdown_condition_of_kubelet_counts() {
-    let condition = |type_: &str, status: &str, reason: &str, message: &str| {
-        let node = json!({"metadata": {}, "status": {"conditions": [
-            {"type": type_, "status": status, "reason": reason, "message": message}]}});
-        own(&node).shutting_down
-    };
-    assert!(condition("Ready", "False", "KubeletNotReady", "node is shutting down"));
-    assert!(condition(
-        "Ready",
-        "False",
-        "KubeletNotReady",
-        "[PLEG is not healthy, node is shutting down]"
-    ));
-    assert!(!condition("Ready", "True", "KubeletReady", "node is shutting down"));
-    assert!(!condition(
-        "Ready",
-        "Unknown",
-        "NodeStatusUnknown",
-        "node is shutting down"
-    ));
-    assert!(!condition(
-        "Ready",
-        "False",
-        "KubeletNotReady",
-        "container runtime is down"
-    ));
-    assert!(!condition("Ready", "False", "Other", "node is shutting down"));
-    assert!(!condition(
-        "DiskPressure",
-        "False",
-        "KubeletNotReady",
-        "node is shutting down"
-    ));
+    let (down, other) = ("node is shutting down", "container runtime is down");
+    let several = "[PLEG is not healthy, node is shutting down]";
+    // The type, the status and the reason of the condition.
+    for (condition, message, is_shutting_down) in [
+        ("Ready False KubeletNotReady", down, true),
+        ("Ready False KubeletNotReady", several, true),
+        ("Ready True KubeletReady", down, false),
+        ("Ready Unknown NodeStatusUnknown", down, false),
+        ("Ready False KubeletNotReady", other, false),
+        ("Ready False Other", down, false),
+        ("DiskPressure False KubeletNotReady", down, false),
+    ] {
+        let mut words = condition.split(' ');
+        let condition =
+            json!({"type": words.next(), "status": words.next(), "reason": words.next(), "message": message});
+        let node = own(&json!({"metadata": {}, "status": {"conditions": [&condition]}}));
+        assert_eq!(node.shutting_down, is_shutting_down, "{condition}");
+    }
 }
 
 #[test]
