@@ -122,12 +122,7 @@ impl AzureAccess {
             rate_limits: config.rate_limits,
             user_agent: config.user_agent.clone(),
         };
-        let arm = ArmClient::new(
-            options,
-            transport,
-            Arc::<TokenCache>::clone(&tokens),
-            self.clock.clone(),
-        );
+        let arm = ArmClient::new(options, transport, Arc::clone(&tokens), self.clock.clone());
         Ok(ArmConnection {
             tokens,
             arm: arm.with_metrics(self.metrics.clone()),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_azure::{BackendPoolType, TokenClaims, TokenSource as _};
+use headgate_azure::{BackendPoolType, TokenClaims};
 use headgate_controller::admin_state::{ClusterTarget, Ledger};
 use headgate_core::service::ServiceObject;
 use headgate_core::telemetry::error_chain;

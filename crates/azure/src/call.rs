@@ -21,10 +21,9 @@ use crate::transport::BufferedResponse;
 const SPAN_TARGET: &str = "headgate::arm";
 
 /// One call: how many attempts it has made and how long the client-side rate limit delayed it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Call {
-    /// `None` for token requests, which are not counted.
-    metrics: Option<RequestMetrics>,
+    metrics: RequestMetrics,
     attempts: AtomicU32,
     rate_limited_millis: AtomicU64,
 }
@@ -32,8 +31,9 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn new(metrics: RequestMetrics) -> Arc<Self> {
         Arc::new(Self {
-            metrics: Some(metrics),
-            ..Self::default()
+            metrics,
+            attempts: AtomicU32::default(),
+            rate_limited_millis: AtomicU64::default(),
         })
     }
 
@@ -41,9 +41,7 @@ impl Call {
     pub(crate) fn record_rate_limited(&self, delay: Duration) {
         let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         self.rate_limited_millis.fetch_add(millis, Ordering::Relaxed);
-        if let Some(metrics) = &self.metrics {
-            metrics.record_rate_limited();
-        }
+        self.metrics.record_rate_limited();
     }
 
     /// The span of the whole call.
@@ -51,7 +49,7 @@ impl Call {
         tracing::debug_span!(
             target: SPAN_TARGET,
             "arm",
-            otel.name = self.metrics.as_ref().map_or("arm", RequestMetrics::request),
+            otel.name = self.metrics.request(),
             otel.kind = "client",
             otel.status_code = Empty,
             http.request.method = method.as_str(),
@@ -141,11 +139,9 @@ impl Attempt {
             self.span.record("otel.status_code", "ERROR");
             self.span.record("error.type", code.as_str());
         }
-        if let Some(metrics) = &self.call.metrics {
-            metrics.record_attempt(duration, code.as_deref());
-            if matches!(outcome, Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS) {
-                metrics.record_throttled();
-            }
+        self.call.metrics.record_attempt(duration, code.as_deref());
+        if matches!(outcome, Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS) {
+            self.call.metrics.record_throttled();
         }
     }
 }

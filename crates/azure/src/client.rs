@@ -13,7 +13,7 @@ use headgate_core::clock::Clock;
 use headgate_core::throttle::ThrottledUntil;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, USER_AGENT};
 use hyper::http::uri::Authority;
-use hyper::{HeaderMap, Method, Uri};
+use hyper::{HeaderMap, Method, Request, Uri};
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -25,12 +25,12 @@ use crate::document::Pool;
 use crate::endpoints::{Endpoints, Origin};
 use crate::error::{ArmError, ErrorBody};
 use crate::id::{Etag, NetworkInterfaceId, PoolId, ResourceGroupId};
-use crate::identity::TokenSource;
 use crate::metrics::{Metrics, RequestLabels};
 use crate::request_path::{ArmRequest, RequestPath, Retried, WritePermit};
 use crate::retry::RetryPolicy;
 use crate::retry_after::parse_retry_after;
 use crate::throttle::{RequestKind, ThrottleGates};
+use crate::token_cache::TokenCache;
 use crate::transport::{BufferedResponse, Transport};
 
 mod authorization;
@@ -122,10 +122,15 @@ struct Put {
 
 impl ArmClient {
     /// A client that sends requests over `transport` with the tokens of `tokens`.
-    pub fn new(options: ArmClientOptions, transport: Transport, tokens: Arc<dyn TokenSource>, clock: Clock) -> Self {
+    pub fn new(options: ArmClientOptions, transport: Transport, tokens: Arc<TokenCache>, clock: Clock) -> Self {
         let gates = ThrottleGates::new(options.rate_limits, clock.clone());
-        let policy = RetryPolicy::for_arm(clock.clone());
-        let path = RequestPath::to_arm(transport, policy, gates.clone(), tokens, ATTEMPT_TIMEOUT);
+        let path = RequestPath {
+            transport,
+            policy: RetryPolicy::for_arm(clock.clone()),
+            gates: gates.clone(),
+            tokens,
+            attempt_timeout: ATTEMPT_TIMEOUT,
+        };
         let default = format!("headgate/{}", headgate_core::telemetry::VERSION);
         let user_agent = options.user_agent.filter(|agent| !agent.is_empty()).unwrap_or(default);
         Self {
@@ -239,8 +244,10 @@ impl ArmClient {
         let metrics = self.metrics.requests(&self.labels, options.name, options.group);
         let call = Call::new(metrics);
         let request = self.build_request(options, Arc::clone(&call))?;
-        let span = call.span(&request.method, &request.uri);
-        let outcome = match self.path.send(request).instrument(span.clone()).await {
+        let span = call.span(request.http.method(), request.http.uri());
+        // Boxed, because the futures of the whole path are large.
+        let sent = Box::pin(self.path.send(&request));
+        let outcome = match sent.instrument(span.clone()).await {
             Ok(response) if response.status().is_success() => Ok(response),
             Ok(response) => Err(self.error_response(&response)),
             Err(error) => Err(error),
@@ -250,29 +257,26 @@ impl ArmClient {
     }
 
     fn build_request(&self, options: CallOptions<'_>, call: Arc<Call>) -> Result<ArmRequest, ArmError> {
-        let mut headers = HeaderMap::new();
+        let mut http = Request::new(Bytes::new());
+        *http.uri_mut() = options.uri;
+        let headers = http.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, self.user_agent.clone());
         if let Ok(id) = HeaderValue::from_str(&new_request_id()) {
             headers.insert(HeaderName::from_static("x-ms-client-request-id"), id);
         }
-        let (method, body, permit) = match options.put {
-            None => (Method::GET, Bytes::new(), None),
-            Some(put) => {
-                let if_match = HeaderValue::from_str(put.if_match.as_str());
-                headers.insert(
-                    IF_MATCH,
-                    if_match.map_err(|error| ArmError::InvalidResponse(error.to_string()))?,
-                );
-                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                (Method::PUT, put.body, Some(put.permit))
-            }
-        };
+        let mut permit = None;
+        if let Some(put) = options.put {
+            let if_match = HeaderValue::from_str(put.if_match.as_str());
+            let if_match = if_match.map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
+            headers.insert(IF_MATCH, if_match);
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            *http.method_mut() = Method::PUT;
+            *http.body_mut() = put.body;
+            permit = Some(put.permit);
+        }
         Ok(ArmRequest {
-            method,
-            uri: options.uri,
-            headers,
-            body,
+            http,
             subscription: options.group.subscription().into(),
             deadline: options.deadline,
             permit,

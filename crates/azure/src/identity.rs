@@ -1,19 +1,16 @@
 //! The identity that headgate has towards Azure, and the token request that proves it.
 //!
 //! There are three kinds, each one request with one response: a client secret, workload identity (the token of a service
-//! account), and the managed identity of the virtual machine. Of a fourth, a person's `az`, the [`azure_cli`] gets the token. `azure_json` rejects client certificates. [`TokenSource`]
-//! is what the request path asks for tokens; `token_cache` implements it. No token and no secret is in a log, an error, or
-//! what `Debug` writes.
+//! account), and the managed identity of the virtual machine. Of a fourth, a person's `az`, the [`azure_cli`] gets the token. `azure_json` rejects client certificates. No token and no
+//! secret is in a log, an error, or what `Debug` writes.
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use form_urlencoded::Serializer;
-use futures::future::BoxFuture;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
-use hyper::{HeaderMap, Method, StatusCode, Uri};
+use hyper::{Method, Request, StatusCode, Uri};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -30,15 +27,6 @@ const JWT_ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jw
 const MAX_ASSERTION_BYTES: usize = 64 * 1024;
 /// Limit of the lifetime that a response gives a token.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_hours(7 * 24);
-
-/// A source of bearer tokens for ARM.
-pub trait TokenSource: Send + Sync + fmt::Debug {
-    /// Returns a token that is valid now.
-    fn token(&self) -> BoxFuture<'_, Result<Secret, TokenError>>;
-
-    /// Returns another token than `rejected`, which ARM answered with 401.
-    fn refresh<'a>(&'a self, rejected: &'a Secret) -> BoxFuture<'a, Result<Secret, TokenError>>;
-}
 
 /// Why the settings give no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,14 +57,6 @@ pub struct Identity {
     uri: Uri,
     /// The resource that tokens are for, without a slash at the end.
     audience: String,
-}
-
-/// An HTTP request for a token.
-pub(crate) struct TokenRequest {
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
 }
 
 /// The token of a response.
@@ -134,17 +114,14 @@ impl Identity {
     }
 
     /// Builds the request. Reads the service account's token anew, because kubelet replaces it.
-    pub(crate) async fn token_request(&self) -> Result<TokenRequest, TokenError> {
-        let mut headers = HeaderMap::new();
+    pub(crate) async fn token_request(&self) -> Result<Request<Bytes>, TokenError> {
+        let mut request = Request::new(Bytes::new());
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
         let mut form = match &self.credential {
             Credential::ManagedIdentity(_) => {
                 headers.insert("metadata", HeaderValue::from_static("true"));
-                return Ok(TokenRequest {
-                    method: Method::GET,
-                    uri: self.uri.clone(),
-                    headers,
-                    body: Bytes::new(),
-                });
+                return Ok(request);
             }
             Credential::ClientSecret { client_id, secret } => vec![
                 ("client_id", client_id.clone()),
@@ -166,12 +143,9 @@ impl Identity {
             HeaderValue::from_static("application/x-www-form-urlencoded"),
         );
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        Ok(TokenRequest {
-            method: Method::POST,
-            uri: self.uri.clone(),
-            headers,
-            body: Serializer::new(String::new()).extend_pairs(form).finish().into(),
-        })
+        *request.method_mut() = Method::POST;
+        *request.body_mut() = Serializer::new(String::new()).extend_pairs(form).finish().into();
+        Ok(request)
     }
 
     /// Reads the response to [`Self::token_request`].

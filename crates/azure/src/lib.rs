@@ -38,7 +38,7 @@ pub use document::{
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, ErrorBody, ErrorClass, OperationFailure, TokenError};
 pub use id::{Etag, InvalidId, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
-pub use identity::{Identity, IdentityError, TokenSource};
+pub use identity::{Identity, IdentityError};
 pub use metrics::{Metrics, OperationTimer};
 pub use request_path::WritePermit;
 pub use token_cache::TokenCache;

@@ -54,28 +54,10 @@ impl TokenBucket {
 }
 
 /// ARM limits reads and writes separately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RequestKind {
     Read,
     Write,
-}
-
-/// Why a request may not be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GateClosed {
-    /// The `Retry-After` of a 429 lasts until then.
-    Until(Instant),
-    /// The token bucket would delay the request past its deadline.
-    QueueTooLong,
-}
-
-impl From<GateClosed> for ArmError {
-    fn from(closed: GateClosed) -> Self {
-        match closed {
-            GateClosed::Until(until) => Self::Throttled { until },
-            GateClosed::QueueTooLong => Self::RateLimited,
-        }
-    }
 }
 
 /// The limits of one kind of requests to one subscription.
@@ -93,18 +75,18 @@ impl ThrottleGate {
         }
     }
 
-    fn check_open(&self, now: Instant) -> Result<(), GateClosed> {
+    fn check_open(&self, now: Instant) -> Result<(), ArmError> {
         match self.closed_until {
-            Some(until) if until > now => Err(GateClosed::Until(until)),
+            Some(until) if until > now => Err(ArmError::Throttled { until }),
             _ => Ok(()),
         }
     }
 
     /// Returns when a request may be sent.
-    fn enter(&mut self, now: Instant, deadline: Instant) -> Result<Instant, GateClosed> {
+    fn enter(&mut self, now: Instant, deadline: Instant) -> Result<Instant, ArmError> {
         self.check_open(now)?;
         match &mut self.bucket {
-            Some(bucket) => bucket.take(now, deadline).ok_or(GateClosed::QueueTooLong),
+            Some(bucket) => bucket.take(now, deadline).ok_or(ArmError::RateLimited),
             None => Ok(now),
         }
     }
@@ -115,20 +97,13 @@ impl ThrottleGate {
     }
 }
 
-/// Both gates of one subscription.
-#[derive(Clone, Copy, Debug)]
-struct SubscriptionGates {
-    read: ThrottleGate,
-    write: ThrottleGate,
-}
-
 /// The gates of all subscriptions. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct ThrottleGates {
     limits: Option<RateLimits>,
     clock: Clock,
     /// By subscription in lower case.
-    gates: Arc<Mutex<HashMap<String, SubscriptionGates>>>,
+    gates: Arc<Mutex<HashMap<(String, RequestKind), ThrottleGate>>>,
 }
 
 impl ThrottleGates {
@@ -143,7 +118,7 @@ impl ThrottleGates {
     /// The end of the present `Retry-After`, for a caller that waits instead of being refused.
     pub(crate) fn closed_until(&self, subscription: &str, kind: RequestKind) -> Option<Instant> {
         match self.check_open(subscription, kind, Instant::now()) {
-            Err(GateClosed::Until(until)) => Some(until),
+            Err(ArmError::Throttled { until }) => Some(until),
             _ => None,
         }
     }
@@ -155,11 +130,11 @@ impl ThrottleGates {
         kind: RequestKind,
         now: Instant,
         deadline: Instant,
-    ) -> Result<Instant, GateClosed> {
+    ) -> Result<Instant, ArmError> {
         self.with_gate(subscription, kind, now, |gate| gate.enter(now, deadline))
     }
 
-    pub(crate) fn check_open(&self, subscription: &str, kind: RequestKind, now: Instant) -> Result<(), GateClosed> {
+    pub(crate) fn check_open(&self, subscription: &str, kind: RequestKind, now: Instant) -> Result<(), ArmError> {
         self.with_gate(subscription, kind, now, |gate| gate.check_open(now))
     }
 
@@ -190,16 +165,12 @@ impl ThrottleGates {
         work: impl FnOnce(&mut ThrottleGate) -> T,
     ) -> T {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        let gates = gates
-            .entry(subscription.to_ascii_lowercase())
-            .or_insert_with(|| SubscriptionGates {
-                read: ThrottleGate::new(self.limits.map(|limits| limits.read), now),
-                write: ThrottleGate::new(self.limits.map(|limits| limits.write), now),
-            });
-        work(match kind {
-            RequestKind::Read => &mut gates.read,
-            RequestKind::Write => &mut gates.write,
-        })
+        let limit = self.limits.map(|limits| match kind {
+            RequestKind::Read => limits.read,
+            RequestKind::Write => limits.write,
+        });
+        let gate = gates.entry((subscription.to_ascii_lowercase(), kind));
+        work(gate.or_insert_with(|| ThrottleGate::new(limit, now)))
     }
 }
 
@@ -245,12 +216,13 @@ mod tests {
         let start = Instant::now();
         let by = start + 60 * SECOND;
         let mut gate = ThrottleGate::new(None, start);
-        assert_eq!(gate.enter(start, by), Ok(start));
+        assert_eq!(gate.enter(start, by).unwrap(), start);
         gate.close(start + 10 * SECOND);
         gate.close(start + 5 * SECOND);
         let last = start + Duration::from_millis(9999);
-        assert_eq!(gate.enter(last, by), Err(GateClosed::Until(start + 10 * SECOND)));
-        assert_eq!(gate.enter(start + 10 * SECOND, by), Ok(start + 10 * SECOND));
+        let closed = gate.enter(last, by);
+        assert!(matches!(closed, Err(ArmError::Throttled { until }) if until == start + 10 * SECOND));
+        assert_eq!(gate.enter(start + 10 * SECOND, by).unwrap(), start + 10 * SECOND);
     }
 
     #[test]

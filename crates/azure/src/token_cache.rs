@@ -5,18 +5,16 @@
 //! until its end. Lifetimes count on the monotonic clock, from the request.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use headgate_core::clock::Clock;
 use tokio::time::Instant;
 
 use crate::Secret;
 use crate::error::{ArmError, TokenError};
-use crate::identity::{Identity, IssuedToken, TokenSource};
-use crate::request_path::{ArmRequest, RequestPath};
+use crate::identity::{Identity, IssuedToken};
+use crate::request_path::{retried, timed};
 use crate::retry::RetryPolicy;
 use crate::transport::Transport;
 
@@ -55,7 +53,8 @@ impl CachedToken {
 pub struct TokenCache {
     identity: Identity,
     clock: Clock,
-    path: RequestPath,
+    transport: Transport,
+    policy: RetryPolicy,
     cached: Mutex<Option<CachedToken>>,
     /// Held during a refresh.
     refreshing: tokio::sync::Mutex<()>,
@@ -70,7 +69,7 @@ impl fmt::Debug for TokenCache {
 }
 
 impl TokenCache {
-    /// An empty cache. The first call of [`TokenSource::token`] sends the first request.
+    /// An empty cache. The first call of [`Self::token`] sends the first request.
     pub fn new(identity: Identity, transport: Transport, clock: Clock) -> Self {
         let policy = RetryPolicy {
             statuses: identity.retried_statuses(),
@@ -80,10 +79,24 @@ impl TokenCache {
         Self {
             identity,
             clock,
-            path: RequestPath::to_token_endpoint(transport, policy, ATTEMPT_TIMEOUT),
+            transport,
+            policy,
             cached: Mutex::default(),
             refreshing: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Returns a token that is valid now.
+    ///
+    /// # Errors
+    /// When there is none, and the token endpoint gives none.
+    pub async fn token(&self) -> Result<Secret, TokenError> {
+        self.get(None).await
+    }
+
+    /// Returns another token than `rejected`, which ARM answered with 401.
+    pub(crate) async fn refresh(&self, rejected: &Secret) -> Result<Secret, TokenError> {
+        self.get(Some(rejected)).await
     }
 
     /// The cached token, if it is valid and not `rejected`.
@@ -104,18 +117,10 @@ impl TokenCache {
             return issued.map(|issued| CachedToken::new(issued, requested_at));
         }
         let request = self.identity.token_request().await?;
-        let request = ArmRequest {
-            method: request.method,
-            uri: request.uri,
-            headers: request.headers,
-            body: request.body,
-            subscription: "".into(),
-            deadline: requested_at + TOKEN_TIMEOUT,
-            permit: None,
-            parser: None,
-            call: Arc::default(),
-        };
-        let response = self.path.send(request).await.map_err(|error| match error {
+        let deadline = requested_at + TOKEN_TIMEOUT;
+        let attempt = || timed(ATTEMPT_TIMEOUT, deadline, self.transport.send(request.clone()));
+        let response = retried(&self.policy, &request, false, deadline, attempt).await;
+        let response = response.map_err(|error| match error {
             ArmError::InvalidResponse(why) => TokenError::InvalidResponse(why),
             ArmError::Connection(why) => TokenError::Connection(format!("{}: {why}", self.identity.host())),
             error => TokenError::Connection(format!("{}: {error}", self.identity.host())),
@@ -162,16 +167,6 @@ impl TokenCache {
             }
             (Err(error), None) => Err(error),
         }
-    }
-}
-
-impl TokenSource for TokenCache {
-    fn token(&self) -> BoxFuture<'_, Result<Secret, TokenError>> {
-        self.get(None).boxed()
-    }
-
-    fn refresh<'a>(&'a self, rejected: &'a Secret) -> BoxFuture<'a, Result<Secret, TokenError>> {
-        self.get(Some(rejected)).boxed()
     }
 }
 

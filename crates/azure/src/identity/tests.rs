@@ -66,9 +66,9 @@ async fn token_requests() {
         ),
     ] {
         let request = identity(&credential).token_request().await.unwrap();
-        assert_eq!((request.method.as_str(), request.uri.to_string()), (method, uri));
-        assert_eq!(request.body, body);
-        assert_eq!(request.headers.contains_key("metadata"), method == "GET");
+        assert_eq!((request.method().as_str(), request.uri().to_string()), (method, uri));
+        assert_eq!(request.body(), body);
+        assert_eq!(request.headers().contains_key("metadata"), method == "GET");
     }
 }
 
