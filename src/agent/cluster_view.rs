@@ -54,7 +54,7 @@ impl ClusterView {
         } else {
             Ok(Vec::new())
         };
-        let term = self.leader.current_term().map(|term| (term.number, term.since));
+        let term = self.leader.current_term();
         let (queue, node_name) = (self.queue.borrow().clone(), self.process.node_name.clone());
         let (settings, now) = (Arc::clone(&self.process.settings), self.process.clock.now());
         let make = move || {

@@ -58,8 +58,8 @@ impl AgentStatus {
             leader: LeadershipStatus {
                 role: operations.process.role.as_str().to_owned(),
                 stands: operations.process.is_candidate(),
-                term: term.map(|term| term.number),
-                since: term.map(|term| term.since),
+                term: term.map(|(number, _)| number),
+                since: term.map(|(_, since)| since),
             },
             node: NodeStatus {
                 name: operations.process.node_name.clone(),

@@ -38,6 +38,6 @@ pub use leader_elector::{LeaderElectionConfig, LeaderElector, candidate_identity
 pub use leader_status::LeaderStatus;
 pub use lease_state::LeaseName;
 pub use ledger::{LEDGER_NAME, new_ledger};
-pub use metrics::{CurrentTerm, LeaderMetrics};
+pub use metrics::LeaderMetrics;
 pub use successor_request::{Inability, InabilityReason};
 pub use term::{Permit, PermitError, Term};

@@ -27,15 +27,6 @@ words! {
     }
 }
 
-/// A term that this instance leads in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CurrentTerm {
-    /// The number of the term.
-    pub number: i32,
-    /// The wall-clock time at which its work began.
-    pub since: Timestamp,
-}
-
 /// The metrics of the election. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct LeaderMetrics {
@@ -90,20 +81,17 @@ impl LeaderMetrics {
             gauges.gauge(
                 "headgate_leader_term",
                 "Number of the term that this instance leads in, unique in the cluster; 0 while it does not lead.",
-                current.map_or(0, |term| term.number),
+                current.map_or(0, |(number, _)| number),
             )
         });
         metrics
     }
 
-    /// The term that this instance leads in now; `None` while it does not lead.
-    pub fn current_term(&self) -> Option<CurrentTerm> {
+    /// The number of the term that this instance leads in now, and the wall-clock time at which its work began; `None` while it does not lead.
+    pub fn current_term(&self) -> Option<(i32, Timestamp)> {
         let running = self.running();
         let (term, since) = running.as_ref().filter(|(term, _)| term.permit().is_ok())?;
-        Some(CurrentTerm {
-            number: term.number(),
-            since: *since,
-        })
+        Some((term.number(), *since))
     }
 
     /// Records whether this instance stands for election.

@@ -33,7 +33,7 @@ struct State {
     /// Something was written to ARM in the hold that was entered last.
     has_written: bool,
     /// The hold that is not released yet.
-    unreleased: Option<UnreleasedHold>,
+    unreleased: Option<Hold>,
     obstacle: Obstacle,
 }
 
@@ -44,12 +44,6 @@ struct EnteredHold {
     writers: usize,
     /// For a write that was dropped.
     kept_until: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct UnreleasedHold {
-    number: u64,
-    expires_at: Instant,
 }
 
 /// A writer that waits for a hold, until this is dropped.
@@ -193,13 +187,9 @@ impl HoldState {
     pub(super) fn publish(&self, hold: Option<Hold>, obstacle: Obstacle, other_holds: u64) -> bool {
         let mut state = self.state();
         let mut is_lost = false;
-        let before = state.unreleased;
+        let before = std::mem::replace(&mut state.unreleased, hold);
         state.obstacle = obstacle;
-        state.unreleased = hold.map(|hold| UnreleasedHold {
-            number: hold.number,
-            expires_at: hold.expires_at,
-        });
-        if before != state.unreleased {
+        if before != hold {
             is_lost = state.entered.take().is_some_and(|entered| entered.writers > 0);
             if let Some(hold) = hold {
                 state.has_written = hold.has_written;

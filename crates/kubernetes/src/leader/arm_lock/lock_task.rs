@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::LeaseName;
-use super::super::lease_client::{LeaseClient, LeaseError};
+use super::super::lease_client::LeaseClient;
 use super::hold_state::HoldState;
 use super::state_machine::{Request, Response, StateMachine, Step};
 use crate::{Decoded, WatchErrorCounter, WatchReporter, watch_object};
@@ -96,15 +96,10 @@ pub(super) async fn run(task: LockTask) {
 
 async fn send(leases: &mut LeaseClient, request: &Request) -> Response {
     let deadline = Instant::now() + REQUEST_TIMEOUT;
-    let response = match request {
+    match request {
         Request::Read => leases.read(deadline).await,
         Request::Create(lease) => leases.create(lease, deadline).await.map(Some),
         Request::Acquire(lease, _) | Request::Release(lease) => leases.replace(lease, deadline).await.map(Some),
-    };
-    match response {
-        Ok(lease) => Response::Lease(lease.map(Box::new)),
-        Err(LeaseError::Conflict) => Response::Conflict,
-        Err(LeaseError::Refused(error) | LeaseError::NoResponse(error)) => Response::Failed(error),
     }
 }
 

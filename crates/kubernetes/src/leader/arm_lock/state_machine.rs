@@ -18,6 +18,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use tokio::time::Instant;
 
 use super::super::LeaseName;
+use super::super::lease_client::LeaseError;
 use super::super::timing::jittered;
 use super::lock_observation::{LockObservation, ObservedLock};
 use super::lock_record::{self, LockRecord};
@@ -85,16 +86,8 @@ pub(super) struct Acquisition {
     has_written: bool,
 }
 
-/// The outcome of a request.
-#[derive(Clone, Debug)]
-pub(super) enum Response {
-    /// The Lease as it is now; `None` if it does not exist.
-    Lease(Option<Box<Lease>>),
-    /// The Lease has changed since the version that the request followed.
-    Conflict,
-    /// No usable response, with the error: the request may have taken effect.
-    Failed(String),
-}
+/// The outcome of a request: the Lease as it is now; `None` if it does not exist.
+pub(super) type Response = Result<Option<Lease>, LeaseError>;
 
 /// What to do next.
 #[derive(Debug)]
@@ -328,12 +321,12 @@ impl StateMachine {
     /// Handles the outcome of a request.
     pub(super) fn handle_response(&mut self, request: &Request, response: Response, now: Moment) {
         match response {
-            Response::Lease(lease) => {
+            Ok(lease) => {
                 self.last_error = None;
                 if !matches!(request, Request::Read) {
                     self.conflicts = 0;
                 }
-                self.observation.observe_response(lease.map(|lease| *lease));
+                self.observation.observe_response(lease);
                 match request {
                     Request::Acquire(lease, acquisition) => self.begin_hold(lease, *acquisition),
                     Request::Release(_) => {
@@ -345,7 +338,7 @@ impl StateMachine {
                 }
                 self.handle_observation(now);
             }
-            Response::Conflict => {
+            Err(LeaseError::Conflict) => {
                 self.is_stale = true;
                 if matches!(request, Request::Acquire(..)) {
                     self.acquisition = None;
@@ -356,7 +349,7 @@ impl StateMachine {
                     self.no_request_before = Some(now.mono + jittered(&mut self.rng, RETRY_DELAY));
                 }
             }
-            Response::Failed(error) => {
+            Err(LeaseError::Refused(error) | LeaseError::NoResponse(error)) => {
                 self.is_stale = true;
                 self.last_error = Some(error);
                 self.no_request_before = Some(now.mono + jittered(&mut self.rng, RETRY_DELAY));

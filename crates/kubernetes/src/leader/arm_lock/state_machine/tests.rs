@@ -100,7 +100,7 @@ impl World {
             .as_ref()
             .and_then(|lease| lease.metadata.resource_version.clone());
         let followed = match request {
-            Request::Read => return Response::Lease(self.lease.clone().map(Box::new)),
+            Request::Read => return Ok(self.lease.clone()),
             Request::Create(_) => None,
             Request::Acquire(lease, _) | Request::Release(lease) => lease.metadata.resource_version.clone(),
         };
@@ -108,10 +108,10 @@ impl World {
             unreachable!()
         };
         if followed != present {
-            return Response::Conflict;
+            return Err(LeaseError::Conflict);
         }
         self.put((**lease).clone());
-        Response::Lease(self.lease.clone().map(Box::new))
+        Ok(self.lease.clone())
     }
 
     fn send(&mut self, request: &Request) {
@@ -276,7 +276,9 @@ fn after_a_conflict_the_lease_is_read_again() {
     let mut sent = 0;
     while let Step::Send(request) = world.machine.next(NOTHING, world.now) {
         sent += 1;
-        world.machine.handle_response(&request, Response::Conflict, world.now);
+        world
+            .machine
+            .handle_response(&request, Err(LeaseError::Conflict), world.now);
     }
     assert!(sent <= 4, "{sent}");
     // So do those of writes alone, while reads succeed.
@@ -287,7 +289,7 @@ fn after_a_conflict_the_lease_is_read_again() {
             world.respond(&request)
         } else {
             conflicts += 1;
-            Response::Conflict
+            Err(LeaseError::Conflict)
         };
         assert!(conflicts <= 4);
         world.machine.handle_response(&request, response, world.now);
@@ -338,12 +340,12 @@ fn a_lost_hold_is_noticed() {
 
 #[test]
 fn lease_is_read_again_after_a_lost_response() {
-    let lost = || Response::Failed("cut off".to_owned());
+    let lost = || Err(LeaseError::NoResponse("cut off".to_owned()));
     // Acquired, and no longer needed.
     let mut world = World::new(Some(Lease::default()));
     world.settle(NOTHING);
     let acquire = world.request(WAITING);
-    world.respond(&acquire);
+    world.respond(&acquire).unwrap();
     world.machine.handle_response(&acquire, lost(), world.now);
     assert!(matches!(world.machine.obstacle(world.now), Obstacle::Failed(_)));
     let (sent, delay) = world.settle(NOTHING);
@@ -353,13 +355,13 @@ fn lease_is_read_again_after_a_lost_response() {
     assert_eq!(world.record().previous_holder, None, "nothing was written");
     // Acquired, and still needed.
     let acquire = world.request(WAITING);
-    world.respond(&acquire);
+    world.respond(&acquire).unwrap();
     world.machine.handle_response(&acquire, lost(), world.now);
     world.pass(2 * RETRY_DELAY);
     assert_eq!(world.settle(WAITING).0, "read acquire");
     // Released.
     let release = world.request(WRITTEN);
-    world.respond(&release);
+    world.respond(&release).unwrap();
     world.machine.handle_response(&release, lost(), world.now);
     world.pass(2 * RETRY_DELAY);
     assert_eq!(world.settle(WRITTEN).0, "read");
