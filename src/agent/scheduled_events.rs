@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_agent::spot::{EventsSnapshot, Timing, TrackedNotice};
-use headgate_core::node::{AzureNotice, BuiltInSignal, NodeReport, Signal};
+use headgate_core::node::{AzureNotice, NodeReport, Signal, SignalMatcher};
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -30,7 +30,7 @@ impl Channels {
         Self {
             signals: AzureNotice::ALL
                 .into_iter()
-                .filter(|notice| rules.built_in.contains(&BuiltInSignal::Azure(*notice)))
+                .filter(|notice| rules.matchers.contains(&SignalMatcher::Azure(*notice)))
                 .collect(),
             snapshots: watch::Sender::default(),
             notices: watch::Sender::default(),

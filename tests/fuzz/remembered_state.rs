@@ -42,7 +42,7 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("state.json");
     let keys = ["ToBeDeletedByClusterAutoscaler".to_owned(), "a.io/b".to_owned()];
-    let rules = headgate_core::node::SignalRules::new(keys.clone(), &headgate_core::node::BuiltInSignal::ALL);
+    let rules = headgate_core::node::SignalRules::new(keys.clone(), &headgate_core::node::SignalMatcher::BUILT_IN);
     let now = Clock::System.now();
     mutated_corpus::fuzz("remembered_state", WORDS, |bytes| {
         std::fs::write(&file, bytes).unwrap();

@@ -83,7 +83,7 @@ impl Server {
             taints: taints.iter().map(|key| Taint::new(key, "NoSchedule")).collect(),
             ..Node::default()
         };
-        let rules = SignalRules::new([TAINT], &headgate_core::node::BuiltInSignal::ALL);
+        let rules = SignalRules::new([TAINT], &headgate_core::node::SignalMatcher::BUILT_IN);
         let report = self
             .node
             .borrow()

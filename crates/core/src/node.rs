@@ -20,11 +20,11 @@ mod spot_notice;
 mod traffic;
 
 pub use hold::{HOLD_TTL, NodeHold, ObservedHold};
-pub use known_signals::{Effect, ExtraSignal, ExtraSource, KnownSignal, SignalSettings};
+pub use known_signals::{Effect, ExtraSignal, KnownSignal, SignalSettings};
 pub use marker::{
     MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition, MarkerFact, MarkerStatus,
 };
-pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
+pub use matcher::{ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use names::{
     AUTOSCALER_ANNOTATIONS, AUTOSCALER_TAINT, CANDIDATE_TAINT, CLUSTER_API_ANNOTATIONS, CONNECTIONS_CONDITION,
     CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EVICTION_TAINT_VALUE, EXCLUDE_LABEL, HOLD_ANNOTATION,

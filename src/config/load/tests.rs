@@ -177,14 +177,16 @@ fn signals_are_read_and_shown() {
         "a.io/*",
         "condition:VMEventScheduled=True,message=Preempt Scheduled:*",
         "annotation:a.io/e",
+        "deletionTimestamp",
     ];
     assert_eq!(names(settings.signals.health()), wanted);
-    assert_eq!(
-        names(settings.signals.admin_state()),
-        ["label:a.io/c=d", "annotation:a.io/e"]
-    );
-    assert_eq!(settings.signals.health().built_in.len(), 1);
-    assert_eq!(settings.signals.admin_state().built_in.len(), 2);
+    let wanted = [
+        "label:a.io/c=d",
+        "annotation:a.io/e",
+        "deletionTimestamp",
+        "kubelet-shutdown",
+    ];
+    assert_eq!(names(settings.signals.admin_state()), wanted);
     assert_eq!(whole(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{BuiltInSignal, NodeReader, NodeReport, SignalMatcher, SignalRules};
+use headgate_core::node::{NodeReader, NodeReport, SignalMatcher, SignalRules};
 use serde_json::{Value, json};
 
 use super::*;
@@ -24,12 +24,9 @@ fn rules() -> SignalRules {
         json!({"condition": {"type": "VMEventScheduled", "status": "True", "messagePrefix": "Preempt Scheduled:"}}),
         json!({"signal": "cordon", "after": "10s"}),
     ];
+    let matchers = matchers.iter().map(|matcher| SignalMatcher::parse(matcher).unwrap());
     SignalRules {
-        matchers: matchers
-            .iter()
-            .map(|matcher| SignalMatcher::parse(matcher).unwrap())
-            .collect(),
-        built_in: BuiltInSignal::ALL.into(),
+        matchers: matchers.chain(SignalMatcher::BUILT_IN).collect(),
     }
 }
 

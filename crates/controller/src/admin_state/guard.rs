@@ -52,10 +52,7 @@ impl GuardSettings {
         minimum_in_service: IntOrPercent::Int(0),
         max_new_down: IntOrPercent::ALL,
         health_port: 0,
-        health_rules: SignalRules {
-            matchers: Vec::new(),
-            built_in: BTreeSet::new(),
-        },
+        health_rules: SignalRules { matchers: Vec::new() },
         may_write_holds: false,
     };
 }

@@ -23,7 +23,6 @@ fn rules(matchers: &[Value]) -> SignalRules {
             .iter()
             .map(|matcher| SignalMatcher::parse(matcher).unwrap())
             .collect(),
-        ..SignalRules::default()
     }
 }
 

@@ -15,7 +15,6 @@ async fn cluster(matchers: &[Value]) -> TestCluster {
             .iter()
             .map(|matcher| SignalMatcher::parse(matcher).unwrap())
             .collect(),
-        ..SignalRules::default()
     };
     cluster.lead(ENFORCE).await;
     cluster

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::matcher::{BuiltInSignal, DEFAULT_UNSCHEDULABLE_FOR, FORMS, SignalMatcher, SignalRules};
+use super::matcher::{DEFAULT_UNSCHEDULABLE_FOR, FORMS, SignalMatcher, SignalRules};
 use super::names::{
     AUTOSCALER_TAINT, DRAINING_TAINT, KARPENTER_TAINT, MAINTENANCE_TAINT, MEDIK8S_TAINT, OUT_OF_SERVICE_TAINT,
     SHUTDOWN_TAINT,
@@ -69,12 +69,6 @@ words! {
     }
 }
 
-/// What finds a signal.
-enum Finder {
-    Matcher(SignalMatcher),
-    BuiltIn(BuiltInSignal),
-}
-
 impl KnownSignal {
     /// For what it counts unless the settings say otherwise.
     pub(crate) const fn default_effects(self) -> &'static [Effect] {
@@ -105,8 +99,8 @@ impl KnownSignal {
         }
     }
 
-    fn finder(self) -> Finder {
-        let taint = |key: &str| Finder::Matcher(SignalMatcher::Taint(key.to_owned()));
+    fn matcher(self) -> SignalMatcher {
+        let taint = |key: &str| SignalMatcher::Taint(key.to_owned());
         match self {
             Self::ClusterAutoscaler => taint(AUTOSCALER_TAINT),
             Self::OutOfService => taint(OUT_OF_SERVICE_TAINT),
@@ -116,25 +110,22 @@ impl KnownSignal {
             Self::Maintenance => taint(MAINTENANCE_TAINT),
             Self::Medik8s => taint(MEDIK8S_TAINT),
             Self::AksRemediator => taint(REMEDIATOR_TAINT),
-            Self::TerminationHandler => {
-                Finder::Matcher(SignalMatcher::TaintPrefix(TERMINATION_HANDLER_PREFIX.to_owned()))
-            }
-            Self::Cordon => Finder::Matcher(SignalMatcher::Unschedulable(DEFAULT_UNSCHEDULABLE_FOR)),
-            Self::Deletion => Finder::BuiltIn(BuiltInSignal::DeletionTimestamp),
-            Self::KubeletShutdown => Finder::BuiltIn(BuiltInSignal::NodeShutdown),
-            Self::Preempt => Finder::BuiltIn(BuiltInSignal::Azure(AzureNotice::Preempt)),
-            Self::Terminate => Finder::BuiltIn(BuiltInSignal::Azure(AzureNotice::Terminate)),
-            Self::Redeploy => Finder::BuiltIn(BuiltInSignal::Azure(AzureNotice::Redeploy)),
-            Self::Reboot => Finder::BuiltIn(BuiltInSignal::Azure(AzureNotice::Reboot)),
+            Self::TerminationHandler => SignalMatcher::TaintPrefix(TERMINATION_HANDLER_PREFIX.to_owned()),
+            Self::Cordon => SignalMatcher::Unschedulable(DEFAULT_UNSCHEDULABLE_FOR),
+            Self::Deletion => SignalMatcher::Deletion,
+            Self::KubeletShutdown => SignalMatcher::Shutdown,
+            Self::Preempt => SignalMatcher::Azure(AzureNotice::Preempt),
+            Self::Terminate => SignalMatcher::Azure(AzureNotice::Terminate),
+            Self::Redeploy => SignalMatcher::Azure(AzureNotice::Redeploy),
+            Self::Reboot => SignalMatcher::Azure(AzureNotice::Reboot),
         }
     }
 
     /// The name of what a matcher finds, if it has one.
-    fn of(matcher: &SignalMatcher) -> Option<Self> {
-        let finds = |signal: &Self| match signal.finder() {
-            Finder::Matcher(SignalMatcher::Unschedulable(_)) => matches!(matcher, SignalMatcher::Unschedulable(_)),
-            Finder::Matcher(known) => known == *matcher,
-            Finder::BuiltIn(_) => false,
+    pub(super) fn of(matcher: &SignalMatcher) -> Option<Self> {
+        let finds = |signal: &Self| match signal.matcher() {
+            SignalMatcher::Unschedulable(_) => matches!(matcher, SignalMatcher::Unschedulable(_)),
+            known => known == *matcher,
         };
         Self::ALL.into_iter().find(finds)
     }
@@ -145,20 +136,11 @@ impl KnownSignal {
     }
 }
 
-/// What an entry of `signals.extra` is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExtraSource {
-    /// A signal with a name.
-    Known(KnownSignal),
-    /// What this finds: a cordon, or what has no name.
-    Matcher(SignalMatcher),
-}
-
 /// One entry of `signals.extra`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtraSignal {
-    /// What it is about.
-    pub source: ExtraSource,
+    /// What finds it.
+    pub matcher: SignalMatcher,
     /// For what it counts; for a signal with a name in the place of its default.
     pub effects: BTreeSet<Effect>,
 }
@@ -174,40 +156,37 @@ impl ExtraSignal {
             .cloned()
             .ok_or_else(|| format!("an entry such as {FORMS}"))?;
         let effects = fields.remove("for");
-        let source = match fields.get("signal") {
+        let matcher = match fields.get("signal") {
             Some(name) if fields.len() == 1 => {
                 let signal = KnownSignal::ALL
                     .into_iter()
                     .find(|signal| name.as_str() == Some(signal.as_str()));
                 let signal = signal.ok_or_else(|| format!("a signal that is one of {}", KnownSignal::names()))?;
-                ExtraSource::Known(signal)
+                signal.matcher()
             }
-            _ => ExtraSource::Matcher(SignalMatcher::parse(&fields.into())?),
+            _ => SignalMatcher::parse(&fields.clone().into())?,
         };
-        if let ExtraSource::Matcher(matcher @ (SignalMatcher::Taint(_) | SignalMatcher::TaintPrefix(_))) = &source
-            && let Some(signal) = KnownSignal::of(matcher)
+        let known = KnownSignal::of(&matcher);
+        if fields.contains_key("taint")
+            && let Some(signal) = known
         {
             return Err(format!(
                 "{{signal: {}, for: …}}, which is the name of this taint",
                 signal.as_str()
             ));
         }
-        let extra = Self {
-            source,
-            effects: BTreeSet::new(),
-        };
-        let allowed = extra.known().map_or(&Effect::ALL[..], KnownSignal::allowed_effects);
+        let allowed = known.map_or(&Effect::ALL[..], KnownSignal::allowed_effects);
         Ok(Self {
             effects: parse_effects(effects.as_ref(), allowed)?,
-            ..extra
+            matcher,
         })
     }
 
     /// The entry in the settings.
     pub fn to_value(&self) -> Value {
-        let mut entry = match &self.source {
-            ExtraSource::Known(signal) => json!({"signal": signal.as_str()}),
-            ExtraSource::Matcher(matcher) => matcher.to_value(),
+        let mut entry = match self.known() {
+            Some(signal) if signal.matcher() == self.matcher => json!({"signal": signal.as_str()}),
+            _ => self.matcher.to_value(),
         };
         entry["for"] = self.effects.iter().map(|effect| effect.as_str()).collect();
         entry
@@ -215,27 +194,13 @@ impl ExtraSignal {
 
     /// The signal with a name that the entry is about.
     pub fn known(&self) -> Option<KnownSignal> {
-        match &self.source {
-            ExtraSource::Known(signal) => Some(*signal),
-            ExtraSource::Matcher(matcher) => KnownSignal::of(matcher),
-        }
+        KnownSignal::of(&self.matcher)
     }
 
     /// What two entries of one list have in common if one of them is superfluous.
     pub fn name(&self) -> String {
-        match &self.source {
-            ExtraSource::Known(signal) => signal.as_str().to_owned(),
-            ExtraSource::Matcher(matcher) => {
-                KnownSignal::of(matcher).map_or_else(|| matcher.to_string(), |signal| signal.as_str().to_owned())
-            }
-        }
-    }
-
-    fn finder(&self) -> Finder {
-        match &self.source {
-            ExtraSource::Known(signal) => signal.finder(),
-            ExtraSource::Matcher(matcher) => Finder::Matcher(matcher.clone()),
-        }
+        self.known()
+            .map_or_else(|| self.matcher.to_string(), |signal| signal.as_str().to_owned())
     }
 }
 
@@ -285,21 +250,17 @@ impl SignalSettings {
     fn rules(&self, effect: Effect) -> SignalRules {
         let known = KnownSignal::ALL.into_iter().filter_map(|signal| {
             if let Some(extra) = self.extra.iter().find(|extra| extra.known() == Some(signal)) {
-                return extra.effects.contains(&effect).then(|| extra.finder());
+                return extra.effects.contains(&effect).then(|| extra.matcher.clone());
             }
             let counts = signal.default_effects().contains(&effect) && !self.disabled.contains(&signal);
-            counts.then(|| signal.finder())
+            counts.then(|| signal.matcher())
         });
         let without_name = self.extra.iter().filter(|extra| extra.known().is_none());
         let without_name = without_name.filter(|extra| extra.effects.contains(&effect));
-        let mut rules = SignalRules::default();
-        for finder in known.chain(without_name.map(ExtraSignal::finder)) {
-            match finder {
-                Finder::Matcher(matcher) => rules.matchers.push(matcher),
-                Finder::BuiltIn(built_in) => drop(rules.built_in.insert(built_in)),
-            }
-        }
-        rules
+        let without_name = without_name.map(|extra| extra.matcher.clone());
+        let mut matchers: Vec<_> = known.chain(without_name).collect();
+        matchers.sort_by_key(|matcher| SignalMatcher::BUILT_IN.contains(matcher));
+        SignalRules { matchers }
     }
 }
 

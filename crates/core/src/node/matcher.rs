@@ -1,18 +1,17 @@
-//! Which facts of a Node object are signals: the matchers and built-in signals that count for one purpose. Pure. `known_signals` makes
-//! them from the settings.
+//! Which facts of a Node object are signals: the matchers that count for one purpose. Pure. `known_signals` makes them from the settings.
 //!
 //! To add a kind of matcher, add a variant to [`SignalMatcher`] here. The compiler then requires its form in the settings
 //! ([`SignalMatcher::parse`] and [`SignalMatcher::to_value`]), its name, and how it is found in a [`Node`]; what it means to an operator
 //! is in `signal.rs`. Facts that only a matcher reads are kept for the keys and types that a matcher names, so nothing is stored
 //! for a matcher that is not configured.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::known_signals::SignalSettings;
+use super::known_signals::{KnownSignal, SignalSettings};
 use super::object::Taint;
 use super::reader::Node;
 use super::signal::Signal;
@@ -46,6 +45,12 @@ pub enum SignalMatcher {
     Annotation(KeyMatcher),
     /// The Node is cordoned for at least this long.
     Unschedulable(Duration),
+    /// The Node object is being deleted.
+    Deletion,
+    /// kubelet reports the node's graceful shutdown.
+    Shutdown,
+    /// Azure announces in Scheduled Events what happens to this VM. Not in the Node object.
+    Azure(AzureNotice),
 }
 
 /// A condition by its type and status; reason and message where the type alone does not say what happens.
@@ -112,12 +117,25 @@ impl fmt::Display for SignalMatcher {
             }
             Self::Label(label) => write!(f, "label:{label}"),
             Self::Annotation(annotation) => write!(f, "annotation:{annotation}"),
-            Self::Unschedulable(_) => f.write_str("unschedulable"),
+            Self::Unschedulable(_) => Signal::Unschedulable.fmt(f),
+            Self::Deletion => Signal::Deletion.fmt(f),
+            Self::Shutdown => Signal::Shutdown.fmt(f),
+            Self::Azure(notice) => Signal::Azure(*notice).fmt(f),
         }
     }
 }
 
 impl SignalMatcher {
+    /// Those without a form of their own in the settings, in the order of the settings reference.
+    pub const BUILT_IN: [Self; 6] = [
+        Self::Deletion,
+        Self::Shutdown,
+        Self::Azure(AzureNotice::Preempt),
+        Self::Azure(AzureNotice::Terminate),
+        Self::Azure(AzureNotice::Redeploy),
+        Self::Azure(AzureNotice::Reboot),
+    ];
+
     /// The signals that this matcher finds, each with how long it must last before it counts.
     fn find<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (Signal, Duration)> + 'a {
         let at_once =
@@ -128,6 +146,9 @@ impl SignalMatcher {
             Self::Label(label) => (&[], at_once(label.is_match(&node.labels), Signal::Label)),
             Self::Annotation(annotation) => (&[], at_once(annotation.is_match(&node.annotations), Signal::Annotation)),
             Self::Unschedulable(after) => (&[], node.unschedulable.then_some((Signal::Unschedulable, *after))),
+            Self::Deletion => (&[], at_once(node.is_deleting, |_| Signal::Deletion)),
+            Self::Shutdown => (&[], at_once(node.shutting_down, |_| Signal::Shutdown)),
+            Self::Azure(_) => (&[], None),
         };
         let found = taints.iter().map(|taint| &taint.key).filter(|key| match self {
             Self::Taint(wanted) => *key == wanted,
@@ -147,7 +168,10 @@ impl SignalMatcher {
             (Self::Condition(_), Signal::Condition(name))
             | (Self::Label(_), Signal::Label(name))
             | (Self::Annotation(_), Signal::Annotation(name)) => *name == self.to_string(),
-            (Self::Unschedulable(_), Signal::Unschedulable) => true,
+            (Self::Unschedulable(_), Signal::Unschedulable)
+            | (Self::Deletion, Signal::Deletion)
+            | (Self::Shutdown, Signal::Shutdown) => true,
+            (Self::Azure(wanted), Signal::Azure(notice)) => wanted == notice,
             _ => false,
         }
     }
@@ -189,6 +213,9 @@ impl SignalMatcher {
             Self::Label(label) => json!({"label": label.to_value()}),
             Self::Annotation(annotation) => json!({"annotation": annotation.to_value()}),
             Self::Unschedulable(after) => json!({"signal": CORDON, "after": format_duration(*after)}),
+            Self::Deletion | Self::Shutdown | Self::Azure(_) => {
+                json!({"signal": KnownSignal::of(self).map(KnownSignal::as_str)})
+            }
         }
     }
 }
@@ -323,61 +350,19 @@ fn is_label_value(text: &str) -> bool {
     text.is_empty() || text.len() <= 63 && !text.contains('/') && is_qualified_name(text)
 }
 
-/// A signal that is no matcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BuiltInSignal {
-    /// The Node object is being deleted.
-    DeletionTimestamp,
-    /// kubelet reports the node's graceful shutdown.
-    NodeShutdown,
-    /// Azure announces in Scheduled Events what happens to this VM. Not in the Node object.
-    Azure(AzureNotice),
-}
-
-impl BuiltInSignal {
-    /// In the order of the settings reference.
-    pub const ALL: [Self; 6] = [
-        Self::DeletionTimestamp,
-        Self::NodeShutdown,
-        Self::Azure(AzureNotice::Preempt),
-        Self::Azure(AzureNotice::Terminate),
-        Self::Azure(AzureNotice::Redeploy),
-        Self::Azure(AzureNotice::Reboot),
-    ];
-
-    /// The signal.
-    pub fn signal(self) -> Signal {
-        match self {
-            Self::DeletionTimestamp => Signal::Deletion,
-            Self::NodeShutdown => Signal::Shutdown,
-            Self::Azure(notice) => Signal::Azure(notice),
-        }
-    }
-
-    fn is_in(self, node: &Node) -> bool {
-        match self {
-            Self::DeletionTimestamp => node.is_deleting,
-            Self::NodeShutdown => node.shutting_down,
-            Self::Azure(_) => false,
-        }
-    }
-}
-
 /// What counts as a signal for one purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SignalRules {
-    /// The matchers, in the order of the settings.
+    /// The matchers, in the order of the settings; built-in ones last.
     pub matchers: Vec<SignalMatcher>,
-    /// The built-in signals that count.
-    pub built_in: BTreeSet<BuiltInSignal>,
 }
 
 impl SignalRules {
     /// The rules for taints with these keys, and for `built_in`.
-    pub fn new<K: Into<String>>(keys: impl IntoIterator<Item = K>, built_in: &[BuiltInSignal]) -> Self {
+    pub fn new<K: Into<String>>(keys: impl IntoIterator<Item = K>, built_in: &[SignalMatcher]) -> Self {
+        let taints = keys.into_iter().map(|key| SignalMatcher::Taint(key.into()));
         Self {
-            matchers: keys.into_iter().map(|key| SignalMatcher::Taint(key.into())).collect(),
-            built_in: built_in.iter().copied().collect(),
+            matchers: taints.chain(built_in.iter().cloned()).collect(),
         }
     }
 
@@ -398,19 +383,15 @@ impl SignalRules {
             let shortest = found.entry(signal).or_insert(after);
             *shortest = after.min(*shortest);
         }
-        let built_in = self.built_in.iter().filter(|built_in| built_in.is_in(node));
-        found.extend(built_in.map(|built_in| (built_in.signal(), Duration::ZERO)));
         found
     }
 
     /// The names of everything that could be a signal, each with whether one of `signals` comes from it.
     pub fn names<'a>(&'a self, signals: &'a BTreeMap<Signal, impl Sized>) -> impl Iterator<Item = (String, bool)> + 'a {
-        let matchers = self.matchers.iter().map(|matcher| {
+        self.matchers.iter().map(|matcher| {
             let is_present = signals.keys().any(|signal| matcher.is_source_of(signal));
             (matcher.to_string(), is_present)
-        });
-        let built_in = self.built_in.iter().map(|built_in| built_in.signal());
-        matchers.chain(built_in.map(|signal| (signal.to_string(), signals.contains_key(&signal))))
+        })
     }
 
     pub(super) fn reads_label(&self, key: &str) -> bool {

@@ -217,12 +217,12 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::node::matcher::{BuiltInSignal, SignalMatcher};
+    use crate::node::matcher::SignalMatcher;
     use crate::node::object::Taint;
     use crate::node::reader::NodeReader;
 
     fn keys() -> SignalRules {
-        SignalRules::new(["drain"], &BuiltInSignal::ALL)
+        SignalRules::new(["drain"], &SignalMatcher::BUILT_IN)
     }
 
     fn node(uid: &str, taints: &[&str]) -> Node {
@@ -309,7 +309,6 @@ mod tests {
     fn a_new_process_takes_the_age_of_a_cordon_from_its_taint() {
         let rules = SignalRules {
             matchers: vec![SignalMatcher::Unschedulable(Duration::from_secs(10))],
-            ..SignalRules::default()
         };
         let cordoned = |time_added: &str| {
             let taint =
@@ -369,7 +368,6 @@ mod tests {
     fn cordon_counts_once_it_has_lasted_and_ends_at_once() {
         let rules = SignalRules {
             matchers: vec![SignalMatcher::Unschedulable(Duration::from_secs(10))],
-            ..SignalRules::default()
         };
         let start = Clock::System.now();
         let after = |seconds: u64| Moment {

@@ -259,7 +259,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::node::matcher::{BuiltInSignal, SignalMatcher, SignalRules};
+    use crate::node::matcher::{SignalMatcher, SignalRules};
     use crate::node::object::Taint;
     use crate::node::{Condition, Node};
 
@@ -269,7 +269,7 @@ mod tests {
             ..Node::default()
         };
         let keys = keys.iter().copied();
-        let found = SignalRules::new(keys, &BuiltInSignal::ALL).detect(&node);
+        let found = SignalRules::new(keys, &SignalMatcher::BUILT_IN).detect(&node);
         found.keys().map(ToString::to_string).collect()
     }
 
@@ -312,14 +312,14 @@ mod tests {
             shutting_down: true,
             ..Node::default()
         };
-        let detect = |built_in: &[BuiltInSignal]| {
+        let detect = |built_in: &[SignalMatcher]| {
             let found = SignalRules::new::<String>([], built_in).detect(&node);
             found.into_keys().collect::<Vec<_>>()
         };
-        assert_eq!(detect(&BuiltInSignal::ALL), [Signal::Deletion, Signal::Shutdown]);
-        assert_eq!(detect(&[BuiltInSignal::DeletionTimestamp]), [Signal::Deletion]);
-        assert_eq!(detect(&[BuiltInSignal::NodeShutdown]), [Signal::Shutdown]);
-        assert_eq!(detect(&[BuiltInSignal::Azure(AzureNotice::Preempt)]), []);
+        assert_eq!(detect(&SignalMatcher::BUILT_IN), [Signal::Deletion, Signal::Shutdown]);
+        assert_eq!(detect(&[SignalMatcher::Deletion]), [Signal::Deletion]);
+        assert_eq!(detect(&[SignalMatcher::Shutdown]), [Signal::Shutdown]);
+        assert_eq!(detect(&[SignalMatcher::Azure(AzureNotice::Preempt)]), []);
     }
 
     #[test]
@@ -401,7 +401,6 @@ mod tests {
             assert!(SignalRules::default_admin_state().detect(&node).is_empty(), "{matcher}");
             let rules = SignalRules {
                 matchers: vec![matcher.clone()],
-                ..SignalRules::default()
             };
             let found: Vec<_> = rules.detect(&node).into_keys().collect();
             let [signal] = &found[..] else { panic!("{matcher}") };

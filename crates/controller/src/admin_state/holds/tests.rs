@@ -17,10 +17,7 @@ const GUARD: GuardSettings = GuardSettings {
     max_new_down: IntOrPercent::ALL,
     // The port of the probes of `fixtures::view`, which are TCP probes.
     health_port: 80,
-    health_rules: SignalRules {
-        matchers: Vec::new(),
-        built_in: BTreeSet::new(),
-    },
+    health_rules: SignalRules { matchers: Vec::new() },
     may_write_holds: true,
 };
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{BuiltInSignal, NodeReader, SignalMatcher, SignalPeriod, SignalRules};
+use headgate_core::node::{NodeReader, SignalMatcher, SignalPeriod, SignalRules};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -54,14 +54,10 @@ fn rules(version: usize) -> SignalRules {
         1 => &all[..3],
         _ => &all[3..],
     };
+    let matchers = chosen.iter().map(|matcher| SignalMatcher::parse(matcher).unwrap());
     SignalRules {
-        matchers: chosen
-            .iter()
-            .map(|matcher| SignalMatcher::parse(matcher).unwrap())
-            .collect(),
-        built_in: [BuiltInSignal::DeletionTimestamp]
-            .into_iter()
-            .filter(|_| version != 1)
+        matchers: matchers
+            .chain((version != 1).then_some(SignalMatcher::Deletion))
             .collect(),
     }
 }

@@ -51,18 +51,18 @@ fn disabled_and_extra_change_one_signal_and_leave_the_others() {
         ],
     );
     let rules = more.admin_state();
-    assert_eq!(rules.matchers.len(), DEFAULT_SIGNAL_TAINTS.len() + 2);
+    assert_eq!(rules.matchers.len(), DEFAULT_SIGNAL_TAINTS.len() + 4);
     assert!(
         rules
             .matchers
             .contains(&SignalMatcher::Unschedulable(std::time::Duration::from_secs(30)))
     );
     assert_eq!(names(&rules)[DEFAULT_SIGNAL_TAINTS.len() + 1], "example.com/*");
-    assert!(rules.built_in.contains(&BuiltInSignal::NodeShutdown));
+    assert!(rules.matchers.contains(&SignalMatcher::Shutdown));
     assert!(
         more.health()
-            .built_in
-            .contains(&BuiltInSignal::Azure(AzureNotice::Terminate))
+            .matchers
+            .contains(&SignalMatcher::Azure(AzureNotice::Terminate))
     );
     assert_eq!(more.contradiction(), None);
     let both = settings(&[KnownSignal::Spot], &[json!({"signal": "spot", "for": ["health"]})]);

@@ -10,7 +10,6 @@ fn parse(text: &str) -> Result<SignalMatcher, String> {
 fn rules(matchers: &[&str]) -> SignalRules {
     SignalRules {
         matchers: matchers.iter().map(|text| parse(text).unwrap()).collect(),
-        built_in: BTreeSet::new(),
     }
 }
 

@@ -152,7 +152,6 @@ fn health_signals_have_the_names_that_the_agent_uses() {
             .iter()
             .map(|matcher| SignalMatcher::parse(matcher).unwrap())
             .collect(),
-        ..SignalRules::default()
     };
     let leader = NodeReader {
         health_rules: rules.clone(),
