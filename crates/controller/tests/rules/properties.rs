@@ -18,6 +18,8 @@ const SERVICES: [&str; 3] = ["default/web", "default/api", "other/web"];
 const LOAD_BALANCERS: [&str; 2] = ["lb1", "lb2"];
 const FOREIGN: &str = "172.16.0.77";
 const MAX_RETRIES: u32 = 3;
+/// Services of which two each have one pool name, with their families.
+const NAMESAKES: [(&str, u8); 4] = [("a/b-c", 0), ("a-b/c", 0), ("x/foo-ipv6", 0), ("x/foo", 2)];
 
 /// A random event.
 #[derive(Clone, Debug)]
@@ -333,6 +335,43 @@ proptest! {
         let calls = world.calls.len();
         world.tick();
         prop_assert_eq!(world.calls.len(), calls, "nothing is left to do");
+    }
+
+    /// Whatever rules use the pools of Services with one pool name: a pool belongs to one Service, and one update of it is due.
+    #[test]
+    fn a_pool_has_one_update_at_most(history in vec((0..2_usize, 0..2_usize, 0..8_u8, 1..8_u8, any::<bool>()), 1..30)) {
+        let mut world = World::new();
+        for (text, kind) in NAMESAKES {
+            world.updater.apply_service(&service(text, families(kind)).into());
+        }
+        for (place, pool, used_by, node, is_taken) in history {
+            let key = PoolKey::new(LOAD_BALANCERS[place], ["a-b-c", "x-foo-ipv6"][pool]);
+            world.pools.remove(&key);
+            world.rules.remove(&key);
+            for (bit, (text, _)) in NAMESAKES[2 * pool..][..2].iter().chain([&("other/web", 0)]).enumerate() {
+                if used_by & 1 << bit != 0 {
+                    world.add_pool(key.load_balancer(), key.pool(), &crate::world::uid(text));
+                }
+            }
+            for (text, _) in NAMESAKES {
+                let short_name = text.split_once('/').unwrap().1;
+                world.updater.apply_slice(&slice(&format!("{text}-1"), short_name, &[&format!("n{node}")]));
+            }
+            world.observe();
+            world.now += INTERVAL;
+            crate::world::prepare_tick(&mut world.updater, world.now);
+            world.updater.drain(world.now);
+            let placed = NAMESAKES.iter().flat_map(|(text, _)| world.updater.placement().pools(&name(text)));
+            let placed: Vec<_> = placed.map(|pool| &pool.key.pool).collect();
+            prop_assert_eq!(placed.iter().collect::<BTreeSet<_>>().len(), placed.len(), "{:?}", placed);
+            for due in world.updater.due().all_pools() {
+                prop_assert_eq!(world.updater.due().batch(due).unwrap().operations().len(), 1);
+            }
+            let batch = is_taken.then(|| world.updater.take_batch(&key)).flatten();
+            if let Some(batch) = batch {
+                world.updater.settle(batch, &crate::world::failed(retriable()), world.now);
+            }
+        }
     }
 
     /// A retriable failure that does not end is tried as often as the budget says, and reported once for each attempt.
