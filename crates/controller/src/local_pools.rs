@@ -11,7 +11,6 @@
 //! Source: cloud-provider-azure's local service backend pool updater, the design of its bounded retry, and its
 //! desired-state operations (pull requests 10417, 10635 and 10730).
 
-mod batch;
 mod coexistence;
 mod counters;
 mod difference;
@@ -33,7 +32,6 @@ mod settings;
 mod settle;
 mod updater;
 
-pub use batch::{Batch, DueBatches};
 pub use coexistence::{CloudConfig, LocalServicePools, PreConfigured, is_active};
 pub use counters::{Counters, QueueStatus};
 pub use difference::{Entry, EntryAddress, MemberDifference, MemberRejection, compare};
@@ -45,9 +43,9 @@ pub use names::{base_name, is_rule_of, pool_name};
 pub use nodes::NodeIndex;
 pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, PoolKey};
 pub use placement::{Placement, PlacementSkip, PoolUnavailable, ServicePool, place};
-pub use queue::{DEFAULT_CAPACITY, Drained, Enqueued, OperationQueue};
+pub use queue::{DEFAULT_CAPACITY, Enqueued, OperationQueue};
 pub use schedule::TickSchedule;
 pub use selection::{EndpointSelection, MemberSelection, MemberSkip, MemberSkipReason};
 pub use settings::{DEFAULT_MAX_RETRIES, DEFAULT_UPDATE_INTERVAL, MaxRetries, update_interval};
-pub use settle::{BatchOutcome, Settlement, settle};
+pub use settle::{Settlement, UpdateOutcome, settle};
 pub use updater::{PoolStatus, ServiceStatus, Updater, UpdaterSettings};

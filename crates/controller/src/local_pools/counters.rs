@@ -7,9 +7,9 @@ use tokio::time::Instant;
 /// What has happened. A retry is no outcome: an update that is retried and then succeeds counts as one success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Batches with a PUT that succeeded, one for each `LoadBalancerBackendPoolUpdated` batch.
+    /// Operations with a PUT that succeeded, one for each `LoadBalancerBackendPoolUpdated`.
     pub succeeded: u64,
-    /// Batches with a terminal failure or an exhausted operation.
+    /// Operations with a terminal failure or without retries left.
     pub failed: u64,
     /// Operations that were put back into the queue after a retriable failure.
     pub retried: u64,

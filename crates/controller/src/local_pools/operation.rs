@@ -117,6 +117,8 @@ pub struct Operation {
     pub next_eligible_at: Option<Instant>,
     /// Since when an update of this pool has been pending. A replacement or a retry keeps it.
     pub pending_since: Instant,
+    /// The number of the drain that has taken it out; an operation of the same key from a later drain is another one.
+    pub drain: u64,
 }
 
 impl Operation {
@@ -128,6 +130,7 @@ impl Operation {
             retry_count: 0,
             next_eligible_at: None,
             pending_since: now,
+            drain: 0,
         }
     }
 

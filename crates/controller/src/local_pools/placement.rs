@@ -86,11 +86,6 @@ impl Placement {
         self.pools.get(service).map_or(&[], Vec::as_slice)
     }
 
-    /// All pools, by Service.
-    pub fn all(&self) -> impl Iterator<Item = &ServicePool> {
-        self.pools.values().flatten()
-    }
-
     /// What was skipped, with reasons.
     pub fn skipped(&self) -> &[PlacementSkip] {
         &self.skipped

@@ -8,27 +8,26 @@
 //! reported.
 //!
 //! A tick: [`Updater::begin_tick`]; then [`Updater::compare_some`] until nothing is left; if [`Updater::is_tick_eligible`], acquire the
-//! shared Lease; then [`Updater::drain`]; the planner of each load balancer takes its batches with [`Updater::take_batch`] and hands back
-//! their outcome with [`Updater::settle`].
+//! shared Lease; then [`Updater::drain`]; the planner of each load balancer takes what is due with [`Updater::take_due`] and hands back
+//! its outcome with [`Updater::settle`].
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::local_pools::batch::{Batch, DueBatches};
 use crate::local_pools::coexistence::PreConfigured;
 use crate::local_pools::counters::{Counters, QueueStatus};
 use crate::local_pools::index::LocalServiceIndex;
 use crate::local_pools::nodes::NodeIndex;
 use crate::local_pools::objects::{EndpointSlice, Node};
-use crate::local_pools::operation::{OperationKey, PoolKey};
+use crate::local_pools::operation::{Operation, OperationKey, PoolKey};
 use crate::local_pools::placement::{Placement, place};
 use crate::local_pools::queue::{DEFAULT_CAPACITY, OperationQueue};
 use crate::local_pools::selection::EndpointSelection;
 use crate::local_pools::settings::MaxRetries;
-use crate::local_pools::settle::{BatchOutcome, Settlement, settle};
+use crate::local_pools::settle::{Settlement, UpdateOutcome, settle};
 use crate::pool::{LoadBalancerView, Observation};
 use headgate_core::service::{NamespacedName, Service};
 
@@ -96,7 +95,7 @@ pub struct Updater {
     listed: Listed,
     placement: Placement,
     queue: OperationQueue,
-    due: DueBatches,
+    due: BTreeMap<PoolKey, Operation>,
     given_up: GivenUp,
     backlog: Backlog,
     counters: Counters,
@@ -113,7 +112,7 @@ impl Updater {
             listed: Listed::default(),
             placement: Placement::default(),
             queue: OperationQueue::new(settings.capacity),
-            due: DueBatches::default(),
+            due: BTreeMap::new(),
             given_up: GivenUp::default(),
             backlog: Backlog::default(),
             counters: Counters::default(),
@@ -213,7 +212,7 @@ impl Updater {
         self.placement = place(self.index.services(), load_balancers, self.settings.pre_configured);
     }
 
-    /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost. Call [`Self::compare_some`] until
+    /// Begins a tick. What no writer has taken since the last one returns to the queue at no cost. Call [`Self::compare_some`] until
     /// nothing is left: a caller that shares its thread can do other work in between.
     pub fn begin_tick(&mut self, now: Instant) {
         self.withdraw(now);
@@ -229,45 +228,49 @@ impl Updater {
     }
 
     fn withdraw(&mut self, now: Instant) {
-        for batch in self.due.withdraw().into_iter().rev() {
-            self.settle(batch, &BatchOutcome::NotAttempted { not_before: None }, now);
+        for operation in std::mem::take(&mut self.due).into_values() {
+            self.settle(operation, &UpdateOutcome::NotAttempted { not_before: None }, now);
         }
     }
 
     /// Takes eligible operations out of the queue, once the shared Lease is held.
     pub fn drain(&mut self, now: Instant) {
         self.withdraw(now);
-        let (index, placement) = (&self.index, &self.placement);
-        let drained = self.queue.drain(now, |key| is_relevant(index, placement, key));
-        self.counters.dropped += drained.dropped;
-        self.due.add(drained.batches);
+        if self.is_tick_eligible(now) {
+            let drained = self.queue.drain(now).into_iter();
+            self.due = drained
+                .map(|operation| (operation.key.pool.clone(), operation))
+                .collect();
+        }
     }
 
-    /// Takes the due batch of a pool for a PUT. Operations that are not relevant any more are dropped first.
-    pub fn take_batch(&mut self, pool: &PoolKey) -> Option<Batch> {
-        let mut batch = self.due.take(pool)?;
-        let (index, placement, queue) = (&self.index, &self.placement, &mut self.queue);
-        let (before, drain) = (batch.operations.len(), batch.drain());
-        batch.operations.retain(|operation| {
-            let key = &operation.key;
-            let stays = queue.is_in_process(key, drain) && is_relevant(index, placement, key);
-            if !stays {
-                queue.end_processing(key, drain);
-            }
-            stays
-        });
-        self.counters.dropped += u64::try_from(before - batch.operations.len()).unwrap_or(u64::MAX);
-        (!batch.operations.is_empty()).then_some(batch)
+    /// Takes the due operation of a pool for a PUT. One that is not relevant any more is dropped.
+    pub fn take_due(&mut self, pool: &PoolKey) -> Option<Operation> {
+        let operation = self.due.remove(pool)?;
+        if self.queue.is_in_process(&operation) && is_relevant(&self.index, &self.placement, &operation.key) {
+            return Some(operation);
+        }
+        self.queue.end_processing(&operation);
+        self.counters.dropped += 1;
+        None
     }
 
-    /// Puts the batches of a load balancer back that its writer has not taken, at no cost: it could not try them.
-    pub(crate) fn return_batches(&mut self, load_balancer: &str, now: Instant) {
-        let pools: Vec<_> = self.due.pools(load_balancer).cloned().collect();
-        for pool in pools.iter().rev() {
-            if let Some(batch) = self.due.take(pool) {
-                self.settle(batch, &BatchOutcome::NotAttempted { not_before: None }, now);
+    /// Puts the operations of a load balancer back that its writer has not taken, at no cost: it could not try them.
+    pub(crate) fn return_due(&mut self, load_balancer: &str, now: Instant) {
+        for pool in self.due_pools(load_balancer) {
+            if let Some(operation) = self.due.remove(&pool) {
+                self.settle(operation, &UpdateOutcome::NotAttempted { not_before: None }, now);
             }
         }
+    }
+
+    /// The pools of a load balancer that have a due operation.
+    pub fn due_pools(&self, load_balancer: &str) -> Vec<PoolKey> {
+        let pools = self.due.keys();
+        pools
+            .filter(|pool| pool.load_balancer().eq_ignore_ascii_case(load_balancer))
+            .cloned()
+            .collect()
     }
 
     /// The UID of a Service with pools of its own, for events about it.
@@ -275,19 +278,25 @@ impl Updater {
         self.index.service(service).map(|service| service.uid.as_str())
     }
 
-    /// The batches that wait for a writer.
-    pub fn due(&self) -> &DueBatches {
+    /// The operations that a tick has taken out of the queue and that wait for a writer.
+    pub fn due(&self) -> &BTreeMap<PoolKey, Operation> {
         &self.due
     }
 
-    /// Takes the outcome of a batch. Returns what is to be reported; its counters are in [`Self::counters`] already.
-    pub fn settle(&mut self, batch: Batch, outcome: &BatchOutcome, now: Instant) -> Settlement {
+    /// Takes the outcome of an operation. Returns what is to be reported; its counters are in [`Self::counters`] already.
+    pub fn settle(&mut self, operation: Operation, outcome: &UpdateOutcome, now: Instant) -> Settlement {
         let (index, placement) = (&self.index, &self.placement);
         let is_relevant = |key: &OperationKey| is_relevant(index, placement, key);
-        let max_retries = self.settings.max_retries;
-        let mut settlement = settle(&mut self.queue, batch, outcome, max_retries, is_relevant);
-        let given_up = std::mem::take(&mut settlement.given_up);
-        self.given_up.add(given_up, now, self.settings.resync_interval);
+        let mut settlement = settle(
+            &mut self.queue,
+            operation,
+            outcome,
+            self.settings.max_retries,
+            is_relevant,
+        );
+        if let Some(given_up) = settlement.given_up.take() {
+            self.given_up.add(given_up, now + self.settings.resync_interval);
+        }
         self.counters += settlement.counters;
         settlement
     }
@@ -302,7 +311,7 @@ impl Updater {
         &self.placement
     }
 
-    /// The operations in the queue, in their order.
+    /// The operations in the queue.
     pub fn queue(&self) -> &OperationQueue {
         &self.queue
     }

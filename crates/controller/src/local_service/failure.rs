@@ -1,15 +1,15 @@
-//! Converts the error of a write or read into the outcome of a batch. Pure: the classes are `headgate-azure`'s, the same as for admin
+//! Converts the error of a write or read into the outcome of an update. Pure: the classes are `headgate-azure`'s, the same as for admin
 //! states (docs/dev/decisions.md 11).
 
 use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;
 
-use crate::local_pools::{BatchOutcome, Failure};
+use crate::local_pools::{Failure, UpdateOutcome};
 
-/// The outcome of a batch whose write or read failed at `now`. What was not sent was no attempt.
-pub(crate) fn batch_outcome(error: &ArmError, now: Instant) -> BatchOutcome {
+/// The outcome of an update whose write or read failed at `now`. What was not sent was no attempt.
+pub(crate) fn update_outcome(error: &ArmError, now: Instant) -> UpdateOutcome {
     if error.is_not_sent() {
-        return BatchOutcome::NotAttempted {
+        return UpdateOutcome::NotAttempted {
             not_before: error.retry_after(now).map(|wait| now + wait),
         };
     }
@@ -24,7 +24,7 @@ pub(crate) fn batch_outcome(error: &ArmError, now: Instant) -> BatchOutcome {
             }
         }
     };
-    BatchOutcome::Failed {
+    UpdateOutcome::Failed {
         failure,
         error: error.to_string(),
     }
@@ -59,7 +59,7 @@ mod tests {
     }
 
     fn failure(error: &ArmError, now: Instant) -> Failure {
-        let BatchOutcome::Failed { failure, error: text } = batch_outcome(error, now) else {
+        let UpdateOutcome::Failed { failure, error: text } = update_outcome(error, now) else {
             panic!("{error} is an attempt")
         };
         assert_eq!(text, error.to_string());
@@ -174,7 +174,7 @@ mod tests {
             (ArmError::Token(TokenError::Connection("IMDS".into())), None),
             (ArmError::Throttled { until }, Some(until)),
         ] {
-            assert_eq!(batch_outcome(&error, now), BatchOutcome::NotAttempted { not_before });
+            assert_eq!(update_outcome(&error, now), UpdateOutcome::NotAttempted { not_before });
         }
     }
 }

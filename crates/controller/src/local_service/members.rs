@@ -1,7 +1,7 @@
 //! The due updates of Local Services' pools in one load balancer, for its planner: what its pools are to have, and what became of it.
 //!
-//! Invariants: a batch takes part in one PUT at most. It is taken out of the updater right before that PUT, and settled with
-//! the outcome of its own PUT, or of the read that it needed. A batch that was taken and has no outcome returns to the queue
+//! Invariants: an update takes part in one PUT at most. It is taken out of the updater right before that PUT, and settled with
+//! the outcome of its own PUT, or of the read that it needed. An update that was taken and has no outcome returns to the queue
 //! when this is dropped.
 
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationT
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::failure::batch_outcome;
+use super::failure::update_outcome;
 use super::reporter::Reporter;
 use super::watch::SharedUpdater;
 use crate::local_pools::{
-    Batch, BatchOutcome, DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, PoolKey, compare,
+    DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, Operation, PoolKey, UpdateOutcome,
+    compare,
 };
 use crate::pool::{LoadBalancerView, MemberChange, Observation, Outcome, PoolEdit, PoolView};
 
@@ -25,9 +26,9 @@ const OPERATION_SOURCE: &str = "local_service_backend_pool_updater";
 /// What the members of all load balancers share.
 #[derive(Clone, Debug)]
 pub(crate) struct MemberSource {
-    /// The updater that has the due batches.
+    /// The updater that has the due updates.
     pub(crate) updater: SharedUpdater,
-    /// Marked as changed when batches become due.
+    /// Marked as changed when updates become due.
     pub(crate) due: watch::Receiver<()>,
     /// Records events and metrics.
     pub(crate) reporter: Reporter,
@@ -41,17 +42,16 @@ pub(crate) struct MemberSource {
 pub(crate) struct Members {
     source: MemberSource,
     load_balancer: LoadBalancerId,
-    /// The batch of the PUT under way, or of the last one until a read shows its members.
+    /// The update of the PUT under way, or of the last one until a read shows its members.
     writing: Option<Writing>,
 }
 
-/// A batch that was taken for a PUT and has no outcome yet.
+/// An update that was taken for a PUT and has no outcome yet.
 struct Writing {
-    batch: Batch,
+    operation: Operation,
     pool: PoolId,
-    desired: DesiredMembers,
     nodes: Arc<NodeIndex>,
-    operation: OperationTimer,
+    timer: OperationTimer,
     /// Whether the operation of the PUT has succeeded, so that the next read decides.
     is_written: bool,
 }
@@ -66,7 +66,7 @@ impl Members {
         }
     }
 
-    /// Waits until batches become due.
+    /// Waits until updates become due.
     pub(crate) async fn changed(&mut self) {
         if self.source.due.changed().await.is_err() {
             // The updater ends with the term, and so does this task.
@@ -82,13 +82,12 @@ impl Members {
     pub(crate) fn due(&mut self, view: &LoadBalancerView) -> Vec<(Arc<PoolView>, MemberChange)> {
         self.source.due.mark_unchanged();
         let updater = self.source.updater.lock();
-        let due = updater.due();
-        if due.pools(self.load_balancer.name()).next().is_none() {
+        if updater.due().is_empty() {
             return Vec::new();
         }
         let change = |pool: &Arc<PoolView>| {
             let change = MemberChange {
-                desired: due.batch(&self.key(&pool.id))?.desired_members(),
+                desired: updater.due().get(&self.key(&pool.id))?.members.clone(),
                 nodes: updater.nodes(),
                 virtual_network: self.source.virtual_network.clone(),
                 admin_states: Vec::new(),
@@ -98,21 +97,19 @@ impl Members {
         view.pools.iter().filter_map(change).collect()
     }
 
-    /// Takes the batch of this edit, which is about to be written. Returns whether it is due as it was planned.
+    /// Takes the update of this edit, which is about to be written. Returns whether it is due as it was planned.
     pub(crate) fn take(&mut self, edit: &PoolEdit) -> bool {
         let Some(members) = &edit.members else { return true };
-        let batch = self.source.updater.lock().take_batch(&self.key(&edit.pool));
-        let Some(batch) = batch else { return false };
-        let desired = batch.desired_members();
-        let is_as_planned = desired.has_same_addresses(&members.desired);
+        let operation = self.source.updater.lock().take_due(&self.key(&edit.pool));
+        let Some(operation) = operation else { return false };
+        let is_as_planned = operation.members.has_same_addresses(&members.desired);
         let group = self.load_balancer.group();
         let operations = &self.source.operations;
         self.writing = Some(Writing {
-            batch,
+            operation,
             pool: edit.pool.clone(),
-            desired,
             nodes: Arc::clone(&members.nodes),
-            operation: operations.start_operation(OPERATION_REQUEST, group, OPERATION_SOURCE),
+            timer: operations.start_operation(OPERATION_REQUEST, group, OPERATION_SOURCE),
             is_written: false,
         });
         if !is_as_planned {
@@ -121,9 +118,9 @@ impl Members {
         is_as_planned
     }
 
-    /// The batch that was taken was not written, for a reason that says nothing about it.
+    /// The update that was taken was not written, for a reason that says nothing about it.
     pub(crate) fn give_back(&mut self) {
-        self.settle(&BatchOutcome::NotAttempted { not_before: None });
+        self.settle(&UpdateOutcome::NotAttempted { not_before: None });
     }
 
     /// Settles what this outcome decides.
@@ -140,7 +137,7 @@ impl Members {
                         writing.is_written = true;
                     }
                 }
-                Err(error) => self.settle(&batch_outcome(error, Instant::now())),
+                Err(error) => self.settle(&update_outcome(error, Instant::now())),
             },
             // Members that are due and were not taken wait for their next tick.
             Outcome::AttemptFailed(_) => self.return_due(),
@@ -154,8 +151,8 @@ impl Members {
         self.source.updater.lock().observe_one(observation.clone());
         if let Some(writing) = self.writing.as_ref().filter(|writing| writing.is_written) {
             let pool = view.pools.iter().find(|pool| pool.id == writing.pool);
-            let outcome = if pool.is_none_or(|pool| has_members(pool, &writing.desired, &writing.nodes)) {
-                BatchOutcome::Updated
+            let outcome = if pool.is_none_or(|pool| has_members(pool, &writing.operation.members, &writing.nodes)) {
+                UpdateOutcome::Updated
             } else {
                 retriable(format!(
                     "ARM reported Succeeded, but {} has other members",
@@ -168,7 +165,7 @@ impl Members {
         for key in self.due_pools().into_iter().filter(|key| !shown(key)) {
             self.settle_due(
                 &key,
-                &BatchOutcome::Failed {
+                &UpdateOutcome::Failed {
                     failure: Failure::Missing,
                     error: format!("the backend pool {key} does not exist"),
                 },
@@ -183,7 +180,7 @@ impl Members {
             let outcome = retriable(format!("ARM reported Succeeded, but {pool} could not be read: {error}"));
             self.settle(&outcome);
         }
-        let outcome = batch_outcome(error, Instant::now());
+        let outcome = update_outcome(error, Instant::now());
         for key in self.due_pools() {
             self.settle_due(&key, &outcome);
         }
@@ -191,39 +188,37 @@ impl Members {
 
     fn return_due(&self) {
         let mut updater = self.source.updater.lock();
-        updater.return_batches(self.load_balancer.name(), Instant::now());
+        updater.return_due(self.load_balancer.name(), Instant::now());
         self.source.reporter.publish(&updater);
     }
 
     fn due_pools(&self) -> Vec<PoolKey> {
-        let updater = self.source.updater.lock();
-        let pools = updater.due().pools(self.load_balancer.name());
-        pools.cloned().collect()
+        self.source.updater.lock().due_pools(self.load_balancer.name())
     }
 
-    fn settle(&mut self, outcome: &BatchOutcome) {
+    fn settle(&mut self, outcome: &UpdateOutcome) {
         if let Some(writing) = self.writing.take() {
-            self.report(writing.batch, outcome, writing.operation);
+            self.report(writing.operation, outcome, writing.timer);
         }
     }
 
-    fn settle_due(&self, key: &PoolKey, outcome: &BatchOutcome) {
-        let batch = self.source.updater.lock().take_batch(key);
-        if let Some(batch) = batch {
+    fn settle_due(&self, key: &PoolKey, outcome: &UpdateOutcome) {
+        let operation = self.source.updater.lock().take_due(key);
+        if let Some(operation) = operation {
             let metrics = &self.source.operations;
-            let operation = metrics.start_operation(OPERATION_REQUEST, self.load_balancer.group(), OPERATION_SOURCE);
-            self.report(batch, outcome, operation);
+            let timer = metrics.start_operation(OPERATION_REQUEST, self.load_balancer.group(), OPERATION_SOURCE);
+            self.report(operation, outcome, timer);
         }
     }
 
-    /// Settles a batch and reports what follows.
-    fn report(&self, batch: Batch, outcome: &BatchOutcome, operation: OperationTimer) {
+    /// Settles an operation and reports what follows.
+    fn report(&self, operation: Operation, outcome: &UpdateOutcome, timer: OperationTimer) {
         let mut updater = self.source.updater.lock();
-        let settlement = updater.settle(batch, outcome, Instant::now());
+        let settlement = updater.settle(operation, outcome, Instant::now());
         if settlement.counters.succeeded + settlement.counters.failed > 0 {
-            operation.finish(settlement.counters.failed == 0);
+            timer.finish(settlement.counters.failed == 0);
         }
-        self.source.reporter.report(&updater, settlement.events);
+        self.source.reporter.report(&updater, settlement.event);
         self.source.reporter.publish(&updater);
     }
 }
@@ -235,17 +230,17 @@ impl Drop for Members {
     }
 }
 
-fn retriable(error: String) -> BatchOutcome {
-    BatchOutcome::Failed {
+fn retriable(error: String) -> UpdateOutcome {
+    UpdateOutcome::Failed {
         failure: Failure::Retriable { not_before: None },
         error,
     }
 }
 
-fn not_written(rejected: Option<&MemberRejection>) -> BatchOutcome {
+fn not_written(rejected: Option<&MemberRejection>) -> UpdateOutcome {
     match rejected {
-        None => BatchOutcome::Unchanged,
-        Some(reason) => BatchOutcome::Failed {
+        None => UpdateOutcome::Unchanged,
+        Some(reason) => UpdateOutcome::Failed {
             failure: Failure::Terminal,
             error: reason.to_string(),
         },

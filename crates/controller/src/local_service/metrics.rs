@@ -106,7 +106,7 @@ impl Metrics {
         self.rejected.inc_by(now.rejected.saturating_sub(before.rejected));
     }
 
-    /// The first 100 queued updates; empty on an instance that does not lead.
+    /// The first 100 queued updates, by Service; empty on an instance that does not lead.
     pub fn queued_updates(&self) -> watch::Receiver<Vec<QueuedUpdate>> {
         self.queued.subscribe()
     }

@@ -38,7 +38,7 @@ impl Reporter {
     }
 
     /// Queues events. A Service that was deleted in the meantime has none.
-    pub fn report(&self, updater: &Updater, events: Vec<ServiceEvent>) {
+    pub fn report(&self, updater: &Updater, events: impl IntoIterator<Item = ServiceEvent>) {
         for event in events {
             let Some(uid) = updater.service_uid(&event.service) else {
                 continue;
@@ -68,7 +68,7 @@ impl Reporter {
             reason: EventReason::Failed,
             message: format!("Backend pool update failed (non-retriable): {reason}."),
         };
-        self.report(updater, vec![event]);
+        self.report(updater, [event]);
     }
 
     /// Brings the metrics and the shown queue to the present state of the updater.

@@ -1,8 +1,8 @@
-//! The ticks of the updater: when batches become due, under which Lease, and what is reported besides.
+//! The ticks of the updater: when updates become due, under which Lease, and what is reported besides.
 //!
 //! Invariants: a tick without anything eligible takes neither the Lease nor ARM's time. Without the Lease nothing leaves the
 //! queue. While Nodes, Services or EndpointSlices are stale nothing leaves it either: pools stay as they are. Ticks do not overlap; none begins once the term is to be handed over. The writers of the load balancers carry the
-//! batches out (`members`); the tick keeps the Lease until each has taken what is its own, and no longer than one interval.
+//! updates out (`members`); the tick keeps the Lease until each has taken what is its own, and no longer than one interval.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::pool::{Listing, LoadBalancerView, Observation};
 const MAX_LEASE_WAIT: Duration = Duration::from_mins(1);
 /// Between two looks at what the writers have taken.
 const TAKEN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// From the drain to the time when each writer has its first batch: the Lease is held already, so they only read.
+/// From the drain to the time when each writer has its first update: the Lease is held already, so they only read.
 const MAX_TAKE_WAIT: Duration = Duration::from_secs(10);
 /// Services that are compared before other tasks of the thread continue: with five pools of 100 entries each, about 2 ms.
 const SERVICES_AT_ONCE: usize = 10;
@@ -48,7 +48,7 @@ pub struct Ticks<F> {
     pub apply_nodes: F,
     /// Whether Services and EndpointSlices are confirmed.
     pub freshness: Freshness,
-    /// Marked as changed when batches become due.
+    /// Marked as changed when updates become due.
     pub due: watch::Sender<()>,
     /// Records events and metrics.
     pub reporter: Reporter,

@@ -1,10 +1,10 @@
-//! Beside cloud-controller-manager, and beside admin states: batches join other writes, what others undo is repaired, and
+//! Beside cloud-controller-manager, and beside admin states: updates join other writes, what others undo is repaired, and
 //! what was given up is found again.
 
 use std::time::Duration;
 
 use headgate_controller::local_pools::EventReason::{Failed, Updated};
-use headgate_controller::local_pools::{BatchOutcome, Failure, MaxRetries, PoolKey, UpdaterSettings};
+use headgate_controller::local_pools::{Failure, MaxRetries, PoolKey, UpdateOutcome, UpdaterSettings};
 use headgate_core::service::Service;
 
 use crate::world::{Answer, INTERVAL, World, compare_all, failed, name, node, prepare_tick, retriable, service, slice};
@@ -113,13 +113,13 @@ fn change_of_a_node_in_the_same_tick_does_not_hide_the_change_of_the_service() {
     }
 }
 
-/// Takes the due batch of the Service, makes another Service of the same name, and takes the batch of that one out of the
+/// Takes the due update of the Service, makes another Service of the same name, and takes the update of that one out of the
 /// queue as well.
-fn made_again(make: impl FnOnce(&mut World)) -> (World, headgate_controller::local_pools::Batch) {
+fn made_again(make: impl FnOnce(&mut World)) -> (World, headgate_controller::local_pools::Operation) {
     let mut world = world();
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
-    let old = world.updater.take_batch(&pool()).unwrap();
+    let old = world.updater.take_due(&pool()).unwrap();
     make(&mut world);
     world.now += INTERVAL;
     assert!(prepare_tick(&mut world.updater, world.now));
@@ -149,15 +149,15 @@ fn outcome_of_an_old_update_is_not_that_of_a_service_made_again() {
         },
     ];
     for (number, make) in makes.into_iter().enumerate() {
-        for outcome in [failed(retriable()), failed(Failure::Terminal), BatchOutcome::Updated] {
+        for outcome in [failed(retriable()), failed(Failure::Terminal), UpdateOutcome::Updated] {
             let (mut world, old) = made_again(make);
             let settlement = world.updater.settle(old, &outcome, world.now);
-            assert_eq!(settlement.events, [], "{number} {outcome:?}");
+            assert_eq!(settlement.event, None, "{number} {outcome:?}");
             assert_eq!(world.outcomes(), (0, 0), "{number} {outcome:?}");
-            let new = world.updater.take_batch(&pool());
+            let new = world.updater.take_due(&pool());
             assert!(new.is_some(), "{number} {outcome:?}: its own update is still due");
-            let settlement = world.updater.settle(new.unwrap(), &BatchOutcome::Updated, world.now);
-            assert_eq!(settlement.events.len(), 1, "{number} {outcome:?}");
+            let settlement = world.updater.settle(new.unwrap(), &UpdateOutcome::Updated, world.now);
+            assert!(settlement.event.is_some(), "{number} {outcome:?}");
         }
     }
 }
@@ -172,31 +172,28 @@ fn unrelated_change_does_not_retry_the_update() {
 }
 
 #[test]
-fn a_batch_joins_one_put_at_most() {
+fn an_update_joins_one_put_at_most() {
     let mut world = world();
     assert!(
-        world.updater.take_batch(&pool()).is_none(),
+        world.updater.take_due(&pool()).is_none(),
         "no tick yet: an admin-state write goes alone"
     );
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
-    assert_eq!(world.updater.due().pools("LB").count(), 1);
-    assert!(!world.updater.due().is_empty() && world.updater.due().batch(&pool()).is_some());
-    let batch = world.updater.take_batch(&pool()).unwrap();
-    assert!(world.updater.due().is_empty() && world.updater.due().batch(&pool()).is_none());
+    assert_eq!(world.updater.due_pools("LB"), [pool()]);
+    assert!(!world.updater.due().is_empty() && world.updater.due().get(&pool()).is_some());
+    let due = world.updater.take_due(&pool()).unwrap();
+    assert!(world.updater.due().is_empty() && world.updater.due().get(&pool()).is_none());
+    assert!(world.updater.take_due(&pool()).is_none(), "it is part of a PUT already");
+    world.updater.settle(due, &failed(retriable()), world.now);
     assert!(
-        world.updater.take_batch(&pool()).is_none(),
-        "it is part of a PUT already"
-    );
-    world.updater.settle(batch, &failed(retriable()), world.now);
-    assert!(
-        world.updater.take_batch(&pool()).is_none(),
+        world.updater.take_due(&pool()).is_none(),
         "an immediate second try goes without it"
     );
     assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
     assert!(prepare_tick(&mut world.updater, world.now + INTERVAL));
     world.updater.drain(world.now + INTERVAL);
-    assert!(world.updater.take_batch(&pool()).is_some());
+    assert!(world.updater.take_due(&pool()).is_some());
 }
 
 #[test]
@@ -207,29 +204,29 @@ fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
     });
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
-    let batch = world.updater.take_batch(&pool()).unwrap();
+    let due = world.updater.take_due(&pool()).unwrap();
     // The writer reads the pool under the Lease, and its PUT lasts longer than a tick.
     world.observe();
     world.now += INTERVAL;
     assert!(!prepare_tick(&mut world.updater, world.now));
-    world.updater.settle(batch, &failed(retriable()), world.now);
+    world.updater.settle(due, &failed(retriable()), world.now);
     world.now += INTERVAL;
     assert!(!prepare_tick(&mut world.updater, world.now), "it was given up");
 }
 
 #[test]
-fn a_parked_batch_never_joins() {
+fn a_parked_update_never_joins() {
     let mut world = world();
     world.gets.push_back(crate::world::throttled(100));
     world.tick();
     world.now += INTERVAL;
     assert!(!prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
-    assert!(world.updater.take_batch(&pool()).is_none());
+    assert!(world.updater.take_due(&pool()).is_none());
 }
 
 #[test]
-fn batch_without_a_writer_is_queued_again_without_costing_a_retry() {
+fn update_without_a_writer_is_queued_again_without_costing_a_retry() {
     let mut world = world();
     for _ in 0..9 {
         assert!(prepare_tick(&mut world.updater, world.now));
@@ -248,13 +245,13 @@ fn batch_without_a_writer_is_queued_again_without_costing_a_retry() {
 }
 
 #[test]
-fn a_batch_whose_service_left_is_not_taken() {
+fn an_update_whose_service_left_is_not_taken() {
     let mut world = world();
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
     world.updater.delete_service(&name("default/web"));
     world.updater.apply_service(&service("default/web", &[]).into());
-    assert!(world.updater.take_batch(&pool()).is_none());
+    assert!(world.updater.take_due(&pool()).is_none());
     assert_eq!(world.updater.counters().dropped, 1);
     world.tick();
     assert_eq!(
@@ -269,14 +266,14 @@ fn no_second_put_starts_while_one_outlasts_a_tick() {
     let mut world = world();
     assert!(prepare_tick(&mut world.updater, world.now));
     world.updater.drain(world.now);
-    let batch = world.updater.take_batch(&pool()).unwrap();
+    let due = world.updater.take_due(&pool()).unwrap();
     world.updater.apply_slice(&slice("default/web-1", "web", &["n7"]));
     world.now += INTERVAL;
     assert!(
         !prepare_tick(&mut world.updater, world.now),
         "the pool has a PUT without an outcome"
     );
-    world.updater.settle(batch, &failed(retriable()), world.now);
+    world.updater.settle(due, &failed(retriable()), world.now);
     world.now += INTERVAL;
     world.tick_now();
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.7"]);
@@ -371,7 +368,7 @@ fn due_update_is_dropped_where_the_read_before_its_put_shows_that_the_service_ha
     // cloud-controller-manager has moved the rule; the pool is an orphan.
     world.rules.clear();
     world.updater.observe_one(world.read("lb"));
-    assert!(world.updater.take_batch(&pool()).is_none());
+    assert!(world.updater.take_due(&pool()).is_none());
     assert_eq!((world.updater.counters().dropped, world.outcomes()), (1, (0, 0)));
     assert!(world.updater.queue().is_empty() && world.updater.due().is_empty());
 }

@@ -43,7 +43,7 @@ fn changes_within_one_interval_are_one_put_for_each_pool() {
     assert_eq!(
         world.take_calls(),
         [Call::Get, Call::Put],
-        "the next interval is another batch"
+        "the next interval is another update"
     );
 }
 

@@ -8,5 +8,4 @@ mod desired_state;
 mod properties;
 mod queue;
 mod retry;
-mod settled;
 mod world;

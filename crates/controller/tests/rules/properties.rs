@@ -364,12 +364,12 @@ proptest! {
             let placed = NAMESAKES.iter().flat_map(|(text, _)| world.updater.placement().pools(&name(text)));
             let placed: Vec<_> = placed.map(|pool| &pool.key.pool).collect();
             prop_assert_eq!(placed.iter().collect::<BTreeSet<_>>().len(), placed.len(), "{:?}", placed);
-            for due in world.updater.due().all_pools() {
-                prop_assert_eq!(world.updater.due().batch(due).unwrap().operations().len(), 1);
+            for (pool, due) in world.updater.due() {
+                prop_assert!(*pool == due.key.pool && world.updater.placement().contains(&due.key), "{due:?}");
             }
-            let batch = is_taken.then(|| world.updater.take_batch(&key)).flatten();
-            if let Some(batch) = batch {
-                world.updater.settle(batch, &crate::world::failed(retriable()), world.now);
+            let due = is_taken.then(|| world.updater.take_due(&key)).flatten();
+            if let Some(due) = due {
+                world.updater.settle(due, &crate::world::failed(retriable()), world.now);
             }
         }
     }

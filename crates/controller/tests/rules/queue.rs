@@ -45,7 +45,7 @@ fn services(queue: &OperationQueue) -> Vec<String> {
 fn other_addresses_replace_and_keep_the_parking_time() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     let eligible_at = Some(now + Duration::from_mins(1));
-    queue.requeue(vec![retried("a", "p", &[1], 2, eligible_at)]);
+    queue.requeue(retried("a", "p", &[1], 2, eligible_at));
     assert_eq!(queue.enqueue(key("a", "p"), members(&[1]), now), Enqueued::Unchanged);
     assert_eq!(
         queue.get(&key("a", "p")).unwrap().retry_count,
@@ -67,7 +67,7 @@ fn other_addresses_replace_and_keep_the_parking_time() {
 #[test]
 fn a_drain_signal_reaches_a_queued_operation_and_costs_no_budget() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    queue.requeue(vec![retried("a", "p", &[1], 2, None)]);
+    queue.requeue(retried("a", "p", &[1], 2, None));
     let draining: DesiredMembers = members(&[1])
         .as_slice()
         .iter()
@@ -83,49 +83,18 @@ fn a_drain_signal_reaches_a_queued_operation_and_costs_no_budget() {
 }
 
 #[test]
-fn services_and_pools_are_independent() {
+fn removing_a_service_takes_all_its_operations_and_no_others() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    for (service, pool) in [("a", "p"), ("b", "p"), ("a", "q")] {
-        assert_eq!(queue.enqueue(key(service, pool), members(&[1]), now), Enqueued::Added);
+    for (service, pool) in [("a", "p"), ("a", "q"), ("ab", "p"), ("b", "p")] {
+        queue.enqueue(key(service, pool), members(&[1]), now);
     }
     assert_eq!(
         queue.enqueue(key("A", "Q"), members(&[1]), now),
         Enqueued::Unchanged,
         "case does not matter"
     );
-    assert!(!queue.is_empty());
-    let drained = queue.drain(now, |_| true);
-    let pools: Vec<_> = drained
-        .batches
-        .iter()
-        .map(|batch| (batch.pool().pool(), batch.operations().len()))
-        .collect();
-    assert_eq!(pools, [("p", 2), ("q", 1)]);
-    assert!(queue.is_empty() && queue.drain(now, |_| true).batches.is_empty());
-}
-
-#[test]
-fn removing_a_service_takes_all_its_operations_and_no_others() {
-    let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    for (service, pool) in [("a", "p"), ("a", "q"), ("ab", "p"), ("b", "p")] {
-        queue.enqueue(key(service, pool), members(&[1]), now);
-    }
-    assert_eq!(queue.remove_service(&NamespacedName::new("default", "A")), 2);
+    queue.remove_service(&NamespacedName::new("default", "A"));
     assert_eq!(services(&queue), ["ab", "b"]);
-    assert_eq!(queue.remove_service(&NamespacedName::new("default", "a")), 0);
-}
-
-#[test]
-fn returned_operations_precede_newer_ones_in_their_order() {
-    let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    queue.enqueue(key("newer", "p"), members(&[1]), now);
-    queue.requeue(vec![
-        retried("first", "p", &[1], 1, None),
-        retried("second", "p", &[1], 1, None),
-    ]);
-    assert_eq!(services(&queue), ["first", "second", "newer"]);
-    queue.requeue(vec![retried("zeroth", "p", &[1], 1, None)]);
-    assert_eq!(services(&queue), ["zeroth", "first", "second", "newer"]);
 }
 
 #[test]
@@ -140,8 +109,8 @@ fn a_newer_operation_takes_over_the_later_parking_time() {
         (None, None, None),
     ] {
         let mut queue = OperationQueue::default();
-        queue.requeue(vec![retried("a", "p", &[2], 0, queued)]);
-        queue.requeue(vec![retried("a", "p", &[1], 2, put_back)]);
+        queue.requeue(retried("a", "p", &[2], 0, queued));
+        queue.requeue(retried("a", "p", &[1], 2, put_back));
         let operation = queue.get(&key("a", "p")).unwrap();
         assert_eq!(
             (operation.next_eligible_at, operation.retry_count),
@@ -157,32 +126,19 @@ fn a_newer_operation_takes_over_the_later_parking_time() {
 }
 
 #[test]
-fn irrelevant_operations_are_removed_from_parked_pools_too() {
-    let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    let parked = Some(now + Duration::from_mins(1));
-    queue.requeue(vec![
-        retried("gone", "p", &[1], 1, parked),
-        retried("here", "p", &[1], 0, None),
-    ]);
-    let drained = queue.drain(now, |key| key.service.name() == "here");
-    assert_eq!(
-        (drained.dropped, drained.batches.len()),
-        (1, 1),
-        "without the parked operation the pool is eligible"
-    );
-}
-
-#[test]
-fn a_pool_whose_batch_has_no_outcome_is_not_drained_again() {
+fn a_pool_whose_update_has_no_outcome_is_not_drained_again() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("a", "p"), members(&[1]), now);
-    assert_eq!(queue.drain(now, |_| true).batches.len(), 1);
+    assert_eq!(queue.drain(now).len(), 1);
     queue.enqueue(key("a", "p"), members(&[2]), now);
     queue.enqueue(key("b", "q"), members(&[2]), now);
-    let drained = queue.drain(now, |_| true);
-    assert_eq!(drained.batches.len(), 1);
-    assert_eq!(drained.batches[0].pool().pool(), "q");
-    assert_eq!(services(&queue), ["a"]);
+    queue.enqueue(key("b", "p"), members(&[2]), now);
+    assert!(queue.has_eligible(now));
+    let drained = queue.drain(now);
+    assert_eq!(drained.len(), 1);
+    assert_eq!(drained[0].key.pool.pool(), "q");
+    assert!(!queue.has_eligible(now));
+    assert_eq!(services(&queue), ["a", "b"]);
 }
 
 #[test]
@@ -192,7 +148,7 @@ fn a_full_queue_rejects_new_keys_only() {
     assert_eq!(queue.enqueue(key("b", "q"), members(&[1]), now), Enqueued::Added);
     assert_eq!(queue.enqueue(key("c", "r"), members(&[1]), now), Enqueued::Rejected);
     assert_eq!(queue.enqueue(key("a", "p"), members(&[2]), now), Enqueued::Replaced);
-    queue.drain(now, |_| true);
+    queue.drain(now);
     assert_eq!(
         queue.enqueue(key("c", "r"), members(&[1]), now),
         Enqueued::Rejected,

@@ -1,5 +1,5 @@
-//! The nineteen tests of the retry design, in its order, and the ones that its implementation added. Each drives whole
-//! ticks; what needs several Services in one pool is in `settled`.
+//! The tests of the retry design, in its order and without those of several Services in one pool, and the ones that its implementation
+//! added. Each drives whole ticks.
 
 use headgate_controller::local_pools::EventReason::{Failed, Retrying, Updated};
 use headgate_controller::local_pools::{Failure, MaxRetries, UpdaterSettings};
@@ -258,24 +258,6 @@ fn removing_a_service_removes_its_parked_operation() {
     assert_eq!(world.updater.queue_status(world.now).parked_pools, 1);
     world.updater.delete_service(&name("Default/Web"));
     assert!(world.updater.queue().is_empty());
-}
-
-/// A cancelled PUT has no event and no outcome, and ends the updater (test 17).
-#[test]
-fn a_shutdown_reports_nothing() {
-    let mut world = world();
-    world.add_service("default/other", &[], "lb");
-    world.updater.apply_slice(&slice("default/other-1", "other", &["n5"]));
-    world.observe();
-    fail(&mut world, Call::Get, throttled(45));
-    world.tick();
-    world.take_events();
-    world.puts.push_back(Answer::ShutDown);
-    world.updater.apply_slice(&slice("default/web-1", "web", &["n4"]));
-    world.tick();
-    world.tick();
-    assert!(world.is_stopped && world.take_events().is_empty());
-    assert_eq!(world.updater.counters().failed, 0);
 }
 
 /// With a maximum of 0 retries; the unit tests of `settings` have the other values (test 18).

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headgate_controller::local_pools::objects::{Endpoint, EndpointSlice, Node};
 use headgate_controller::local_pools::{
-    BatchOutcome, EventReason, Failure, MemberEdit, Merged, PoolKey, ServiceEvent, Updater, UpdaterSettings, base_name,
-    merge,
+    EventReason, Failure, MemberEdit, Merged, PoolKey, ServiceEvent, UpdateOutcome, Updater, UpdaterSettings,
+    base_name, merge,
 };
 use headgate_controller::pool::{LoadBalancerView, Observation};
 use headgate_core::service::{IpFamily, NamespacedName, Service};
@@ -38,8 +38,6 @@ pub(crate) enum Answer {
     GateClosed(Duration),
     /// Something happens during the request, which then is answered so.
     After(ConcurrentChange, Box<Answer>),
-    /// The process ends during the request.
-    ShutDown,
 }
 
 pub(crate) struct World {
@@ -56,7 +54,6 @@ pub(crate) struct World {
     pub(crate) events: Vec<ServiceEvent>,
     pub(crate) lease_is_held: bool,
     pub(crate) leases: usize,
-    pub(crate) is_stopped: bool,
 }
 
 /// A conflict, an outage of ARM, and whatever is not known to be final.
@@ -132,7 +129,6 @@ impl World {
             events: Vec::new(),
             lease_is_held: false,
             leases: 0,
-            is_stopped: false,
         };
         for number in 1..=9 {
             let addresses = [format!("10.0.0.{number}"), format!("fd00::{number}")];
@@ -244,7 +240,7 @@ impl World {
     }
 
     pub(crate) fn tick_now(&mut self) {
-        if self.is_stopped || !prepare_tick(&mut self.updater, self.now) {
+        if !prepare_tick(&mut self.updater, self.now) {
             return;
         }
         if self.lease_is_held {
@@ -252,18 +248,18 @@ impl World {
         }
         self.leases += 1;
         self.updater.drain(self.now);
-        let pools: Vec<_> = self.updater.due().all_pools().cloned().collect();
+        let pools: Vec<_> = self.updater.due().keys().cloned().collect();
         for pool in pools {
-            if let Some(batch) = self.updater.take_batch(&pool) {
-                let outcome = self.process(&pool, &batch.desired_members());
-                let settlement = self.updater.settle(batch, &outcome, self.now);
-                self.events.extend(settlement.events);
+            if let Some(operation) = self.updater.take_due(&pool) {
+                let outcome = self.process(&pool, &operation.members);
+                let settlement = self.updater.settle(operation, &outcome, self.now);
+                self.events.extend(settlement.event);
             }
         }
         self.observe();
     }
 
-    fn process(&mut self, pool: &PoolKey, desired: &headgate_controller::local_pools::DesiredMembers) -> BatchOutcome {
+    fn process(&mut self, pool: &PoolKey, desired: &headgate_controller::local_pools::DesiredMembers) -> UpdateOutcome {
         self.calls.push(Call::Get);
         let answer = self.gets.pop_front();
         if let Err(outcome) = self.answer(answer) {
@@ -280,13 +276,13 @@ impl World {
         };
         let merged: Merged = merge(&mut document, &edit);
         if let Some(reason) = merged.rejected {
-            return BatchOutcome::Failed {
+            return UpdateOutcome::Failed {
                 failure: Failure::Terminal,
                 error: reason.to_string(),
             };
         }
         if !merged.is_changed() {
-            return BatchOutcome::Unchanged;
+            return UpdateOutcome::Unchanged;
         }
         self.calls.push(Call::Put);
         let answer = self.puts.pop_front();
@@ -294,26 +290,22 @@ impl World {
             return outcome;
         }
         self.pools.insert(pool.clone(), document);
-        BatchOutcome::Updated
+        UpdateOutcome::Updated
     }
 
-    fn answer(&mut self, answer: Option<Answer>) -> Result<(), BatchOutcome> {
+    fn answer(&mut self, answer: Option<Answer>) -> Result<(), UpdateOutcome> {
         match answer {
             None | Some(Answer::Ok) => Ok(()),
             Some(Answer::Fails(failure)) => Err(failed(failure)),
             Some(Answer::Throttled(wait)) => Err(failed(Failure::Retriable {
                 not_before: Some(self.now + wait),
             })),
-            Some(Answer::GateClosed(wait)) => Err(BatchOutcome::NotAttempted {
+            Some(Answer::GateClosed(wait)) => Err(UpdateOutcome::NotAttempted {
                 not_before: Some(self.now + wait),
             }),
             Some(Answer::After(meanwhile, answer)) => {
                 meanwhile(self);
                 self.answer(Some(*answer))
-            }
-            Some(Answer::ShutDown) => {
-                self.is_stopped = true;
-                Err(BatchOutcome::ShuttingDown)
             }
         }
     }
@@ -339,8 +331,8 @@ pub(crate) fn throttled(seconds: u64) -> Answer {
     Answer::Throttled(Duration::from_secs(seconds))
 }
 
-pub(crate) fn failed(failure: Failure) -> BatchOutcome {
-    BatchOutcome::Failed {
+pub(crate) fn failed(failure: Failure) -> UpdateOutcome {
+    UpdateOutcome::Failed {
         failure,
         error: "the error".into(),
     }

@@ -4,7 +4,6 @@
 //! resync interval, and not because the pool was merely read again. Otherwise the retry budget would mean nothing.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -16,12 +15,8 @@ use headgate_core::service::NamespacedName;
 pub(super) struct GivenUp(HashMap<OperationKey, (DesiredMembers, Instant)>);
 
 impl GivenUp {
-    pub(super) fn add(&mut self, operations: Vec<Operation>, now: Instant, resync_interval: Duration) {
-        let entries = operations.into_iter().map(|operation| {
-            let again_at = now + resync_interval;
-            (operation.key, (operation.members, again_at))
-        });
-        self.0.extend(entries);
+    pub(super) fn add(&mut self, operation: Operation, again_at: Instant) {
+        self.0.insert(operation.key, (operation.members, again_at));
     }
 
     /// Whether these members were given up and it is not time to try them again.

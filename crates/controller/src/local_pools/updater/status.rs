@@ -60,7 +60,10 @@ impl Updater {
                 EntryAddress::Ip(address) => Some(address),
                 EntryAddress::Unreadable | EntryAddress::Missing => None,
             });
-            let operation = self.queue.get(key).or_else(|| self.due.get(key));
+            let operation = self.queue.get(key).or_else(|| {
+                let due = self.due.get(&key.pool);
+                due.filter(|due| due.key == *key)
+            });
             PoolStatus {
                 pool: key.pool.clone(),
                 family: pool.family,
