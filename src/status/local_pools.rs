@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
-use headgate_controller::local_pools::{LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater};
-use headgate_controller::local_service::{
-    EffectiveSettings, QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes,
+use headgate_controller::local_pools::{
+    LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater, UpdaterSettings,
 };
+use headgate_controller::local_service::{QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes};
 use headgate_controller::pool::{Listing, LoadBalancerView, Observation};
 use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};
 use headgate_core::telemetry::escape_line;
@@ -186,7 +186,7 @@ pub(super) fn take_local_pools(
     request: &LocalPoolsRequest<'_>,
     listed: Result<ListedServices, String>,
 ) -> LocalPoolsSnapshot {
-    let Some(effective) = EffectiveSettings::new(request.setting, &request.target.local_pools) else {
+    let Some(settings) = UpdaterSettings::new(request.setting, &request.target.local_pools) else {
         return LocalPoolsSnapshot::default();
     };
     let ListedServices { services, slices } = match listed {
@@ -199,7 +199,7 @@ pub(super) fn take_local_pools(
             };
         }
     };
-    let mut updater = Updater::new(effective.updater);
+    let mut updater = Updater::new(settings);
     let now = Instant::now();
     apply_nodes(&mut updater, &request.desired.nodes, |node| {
         request.mode == AdminStateMode::Enforce && request.desired.target_state(node, now) == TargetState::Down

@@ -28,11 +28,10 @@ mod placement;
 mod queue;
 mod schedule;
 mod selection;
-mod settings;
 mod settle;
 mod updater;
 
-pub use coexistence::{CloudConfig, LocalServicePools, PreConfigured, is_active};
+pub use coexistence::{LocalServicePools, PreConfigured};
 pub use counters::{Counters, QueueStatus};
 pub use difference::{Entry, EntryAddress, MemberDifference, MemberRejection, compare};
 pub use event::{EventReason, ServiceEvent};
@@ -45,7 +44,6 @@ pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, Pool
 pub use placement::{Placement, PlacementSkip, PoolUnavailable, ServicePool, place};
 pub use queue::{DEFAULT_CAPACITY, Enqueued, OperationQueue};
 pub use schedule::TickSchedule;
-pub use selection::{EndpointSelection, MemberSelection, MemberSkip, MemberSkipReason};
-pub use settings::{DEFAULT_MAX_RETRIES, DEFAULT_UPDATE_INTERVAL, MaxRetries, update_interval};
+pub use selection::{MemberSelection, MemberSkip, MemberSkipReason};
 pub use settle::{Settlement, UpdateOutcome, settle};
 pub use updater::{PoolStatus, ServiceStatus, Updater, UpdaterSettings};

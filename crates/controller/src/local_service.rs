@@ -22,6 +22,6 @@ pub use metrics::{Metrics, QueuedUpdate};
 pub use objects::{SlimEndpointSlice, apply_nodes};
 pub use reporter::Reporter;
 pub use service_index::{LocalService, ServiceIndex, Unknown};
-pub use settings::{EffectiveSettings, LocalPoolsTarget};
+pub use settings::LocalPoolsTarget;
 pub use tick::Ticks;
 pub use watch::{Freshness, ServiceFeed, SharedUpdater, watch_services};

@@ -15,10 +15,9 @@ use super::plan::Policy;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::work::{TaskName, Tasks, WorkContext};
-use crate::local_pools::Updater;
+use crate::local_pools::{Updater, UpdaterSettings};
 use crate::local_service::{
-    EffectiveSettings, Freshness, MemberSource, Reporter, ServiceFeed, ServiceIndex, SharedUpdater, Ticks, apply_nodes,
-    watch_services,
+    Freshness, MemberSource, Reporter, ServiceFeed, ServiceIndex, SharedUpdater, Ticks, apply_nodes, watch_services,
 };
 use crate::pool::Listing;
 use headgate_core::settings::IntOrPercent;
@@ -36,7 +35,7 @@ pub(super) struct LocalPoolsContext<'a> {
 
 /// A running updater, as the controller needs it.
 pub(super) struct LocalPools {
-    pub(super) settings: EffectiveSettings,
+    pub(super) settings: UpdaterSettings,
     pub(super) source: MemberSource,
     pub(super) updater: SharedUpdater,
 }
@@ -53,10 +52,8 @@ pub(super) fn start(
         work.local_pools_metrics.clone(),
         work.clock.clone(),
     );
-    let settings = EffectiveSettings::new(work.local_pools, &context.target.local_pools);
-    let updater = settings
-        .as_ref()
-        .map(|settings| SharedUpdater::new(Updater::new(settings.updater)));
+    let settings = UpdaterSettings::new(work.local_pools, &context.target.local_pools);
+    let updater = settings.map(|settings| SharedUpdater::new(Updater::new(settings)));
     // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.
     let is_guarded = work.guard.minimum_in_service != IntOrPercent::Int(0);
     let is_needed = is_guarded || work.marker.is_some() || work.traffic.is_some();

@@ -13,7 +13,7 @@ use headgate_core::service::{IpFamily, NamespacedName, Service};
 
 use crate::local_pools::nodes::NodeIndex;
 use crate::local_pools::objects::{EndpointSlice, Node};
-use crate::local_pools::selection::{EndpointSelection, MemberSelection, SliceNodes, select_members};
+use crate::local_pools::selection::{MemberSelection, SliceNodes, select_members};
 
 /// What changed since it was last taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -176,9 +176,9 @@ impl LocalServiceIndex {
         &self,
         service: &NamespacedName,
         family: IpFamily,
-        selection: EndpointSelection,
+        is_ready_required: bool,
     ) -> Option<MemberSelection> {
         let slices = self.slices.get(service)?;
-        select_members(slices.values(), selection, family, &self.nodes)
+        select_members(slices.values(), is_ready_required, family, &self.nodes)
     }
 }

@@ -21,16 +21,6 @@ use headgate_core::service::IpFamily;
 /// The most members of one family that a node gives, as a node writes its own addresses.
 const MAX_NODE_ADDRESSES: usize = 4;
 
-/// The endpoints that make their node a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EndpointSelection {
-    /// Every endpoint, whatever its conditions, as cloud-controller-manager counts them.
-    #[default]
-    All,
-    /// Endpoints that are ready. cloud-controller-manager's updater would add the others again.
-    Ready,
-}
-
 /// Why a node with an endpoint is not a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberSkipReason {
@@ -109,7 +99,7 @@ impl SliceNodes {
 /// The nodes with an endpoint in any of these slices. `None` where there are no slices.
 pub(crate) fn select_members<'a>(
     slices: impl IntoIterator<Item = &'a SliceNodes>,
-    selection: EndpointSelection,
+    is_ready_required: bool,
     family: IpFamily,
     nodes: &NodeIndex,
 ) -> Option<MemberSelection> {
@@ -130,7 +120,7 @@ pub(crate) fn select_members<'a>(
             reason: MemberSkipReason::NoNodeName,
         });
     }
-    names.retain(|_, ready| selection == EndpointSelection::All || *ready);
+    names.retain(|_, ready| !is_ready_required || *ready);
     let unknown = names.keys().filter(|name| nodes.get(name).is_none()).count();
     let keeps_unknown = unknown * 2 > names.len();
     for name in names.into_keys() {
@@ -259,7 +249,7 @@ mod tests {
 
     fn select(
         slices: &[&[(&str, Option<bool>)]],
-        selection: EndpointSelection,
+        is_ready_required: bool,
         family: IpFamily,
     ) -> Option<MemberSelection> {
         let nodes = nodes();
@@ -267,7 +257,7 @@ mod tests {
             .iter()
             .map(|endpoints| SliceNodes::new(&slice(endpoints), &nodes))
             .collect();
-        select_members(&slices, selection, family, &nodes)
+        select_members(&slices, is_ready_required, family, &nodes)
     }
 
     fn addresses(selected: &MemberSelection) -> Vec<String> {
@@ -281,32 +271,32 @@ mod tests {
             &[("n1", None), ("N1", Some(true))],
             &[("n2", Some(false)), ("n1", None)],
         ];
-        let all = select(slices, EndpointSelection::All, IpFamily::IPv4).unwrap();
+        let all = select(slices, false, IpFamily::IPv4).unwrap();
         assert_eq!(addresses(&all), ["10.0.0.1", "10.0.0.2"], "whatever the conditions");
-        let v6 = select(slices, EndpointSelection::All, IpFamily::IPv6).unwrap();
+        let v6 = select(slices, false, IpFamily::IPv6).unwrap();
         assert_eq!(addresses(&v6), ["fd00::1", "fd00::2"]);
-        let ready = select(slices, EndpointSelection::Ready, IpFamily::IPv4).unwrap();
+        let ready = select(slices, true, IpFamily::IPv4).unwrap();
         assert_eq!(addresses(&ready), ["10.0.0.1"], "a missing condition means ready");
     }
 
     #[test]
     fn one_ready_endpoint_makes_its_node_ready() {
         let slices: &[&[_]] = &[&[("n1", Some(false))], &[("n1", Some(true)), ("n1", Some(false))]];
-        let ready = select(slices, EndpointSelection::Ready, IpFamily::IPv4).unwrap();
+        let ready = select(slices, true, IpFamily::IPv4).unwrap();
         assert_eq!(addresses(&ready), ["10.0.0.1"]);
     }
 
     #[test]
     fn no_slice_is_not_an_empty_slice() {
-        assert_eq!(select(&[], EndpointSelection::All, IpFamily::IPv4), None);
-        let empty = select(&[&[]], EndpointSelection::All, IpFamily::IPv4).unwrap();
+        assert_eq!(select(&[], false, IpFamily::IPv4), None);
+        let empty = select(&[&[]], false, IpFamily::IPv4).unwrap();
         assert!(empty.members.as_slice().is_empty() && empty.skipped.is_empty());
     }
 
     #[test]
     fn nodes_that_are_left_out_have_a_reason() {
         let endpoints = ["", "gone", "excluded", "deleting", "two", "draining"].map(|name| (name, None));
-        let selected = select(&[&endpoints], EndpointSelection::All, IpFamily::IPv4).unwrap();
+        let selected = select(&[&endpoints], false, IpFamily::IPv4).unwrap();
         assert_eq!(
             addresses(&selected),
             ["10.0.0.3", "10.0.0.4", "10.0.0.6", "10.0.0.7"],
@@ -339,7 +329,7 @@ mod tests {
                 (Some("gone"), "there is no Node of this name".to_owned()),
             ]
         );
-        let v6 = select(&[&[("two", None)]], EndpointSelection::All, IpFamily::IPv6).unwrap();
+        let v6 = select(&[&[("two", None)]], false, IpFamily::IPv6).unwrap();
         assert_eq!(v6.skipped[0].reason, MemberSkipReason::NoAddress(IpFamily::IPv6));
     }
 
@@ -352,7 +342,7 @@ mod tests {
             ..node("younger", &["10.0.0.1"])
         });
         let slices = [SliceNodes::new(&slice(&[("n1", None), ("younger", None)]), &nodes)];
-        let selected = select_members(&slices, EndpointSelection::All, IpFamily::IPv4, &nodes).unwrap();
+        let selected = select_members(&slices, false, IpFamily::IPv4, &nodes).unwrap();
         let [member] = selected.members.as_slice() else {
             panic!("{selected:?}")
         };
@@ -368,7 +358,7 @@ mod tests {
             ..node("younger", &["10.0.0.1"])
         });
         let slices = [SliceNodes::new(&slice(&[("n1", None)]), &nodes)];
-        let selected = select_members(&slices, EndpointSelection::All, IpFamily::IPv4, &nodes).unwrap();
+        let selected = select_members(&slices, false, IpFamily::IPv4, &nodes).unwrap();
         let [member] = selected.members.as_slice() else {
             panic!("{selected:?}")
         };

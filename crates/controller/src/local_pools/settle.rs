@@ -14,7 +14,6 @@ use crate::local_pools::event::{
 use crate::local_pools::failure::Failure;
 use crate::local_pools::operation::{Operation, OperationKey};
 use crate::local_pools::queue::OperationQueue;
-use crate::local_pools::settings::MaxRetries;
 
 /// What became of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +53,7 @@ pub fn settle(
     queue: &mut OperationQueue,
     mut operation: Operation,
     outcome: &UpdateOutcome,
-    max_retries: MaxRetries,
+    max_retries: u32,
     is_relevant: impl Fn(&OperationKey) -> bool,
 ) -> Settlement {
     let mut settlement = Settlement::default();
@@ -81,7 +80,7 @@ pub fn settle(
         UpdateOutcome::Failed {
             failure: Failure::Retriable { not_before },
             error,
-        } if operation.retry_count < max_retries.get() => {
+        } if operation.retry_count < max_retries => {
             counters.retried += 1;
             settlement.event = event(EventReason::Retrying, retrying_message(error));
             operation.retry_count += 1;
@@ -91,7 +90,7 @@ pub fn settle(
             let message = match failure {
                 Failure::Missing => None,
                 Failure::Terminal => Some(terminal_message(error)),
-                Failure::Retriable { .. } => Some(exhausted_message(max_retries.get(), error)),
+                Failure::Retriable { .. } => Some(exhausted_message(max_retries, error)),
             };
             if let Some(message) = message {
                 counters.failed += 1;

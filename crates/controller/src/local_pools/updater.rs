@@ -25,8 +25,6 @@ use crate::local_pools::objects::{EndpointSlice, Node};
 use crate::local_pools::operation::{Operation, OperationKey, PoolKey};
 use crate::local_pools::placement::{Placement, place};
 use crate::local_pools::queue::{DEFAULT_CAPACITY, OperationQueue};
-use crate::local_pools::selection::EndpointSelection;
-use crate::local_pools::settings::MaxRetries;
 use crate::local_pools::settle::{Settlement, UpdateOutcome, settle};
 use crate::pool::{LoadBalancerView, Observation};
 use headgate_core::service::{NamespacedName, Service};
@@ -40,32 +38,34 @@ use given_up::GivenUp;
 
 pub use status::{PoolStatus, ServiceStatus};
 
-/// As long as the pools are read without a signal.
-const DEFAULT_RESYNC_INTERVAL: Duration = Duration::from_mins(5);
-
 /// How the updater works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdaterSettings {
-    /// The endpoints that count.
-    pub selection: EndpointSelection,
-    /// Attempts after the first.
-    pub max_retries: MaxRetries,
+    /// From one tick to the next.
+    pub interval: Duration,
+    /// Only ready endpoints make their node a member; cloud-controller-manager's updater would add the others again. Otherwise every
+    /// endpoint does, whatever its conditions, as cloud-controller-manager counts them.
+    pub is_ready_required: bool,
+    /// The most attempts after the first; 0 means that a retriable failure is final.
+    pub max_retries: u32,
     /// The load balancers with pools that are left alone.
     pub pre_configured: PreConfigured,
     /// Maximum number of operations in the queue.
     pub capacity: usize,
-    /// After this time an update that was given up is tried again.
+    /// After this time at the latest the load balancers are listed and every pool is compared again, and an update that was given up is
+    /// tried again.
     pub resync_interval: Duration,
 }
 
 impl Default for UpdaterSettings {
     fn default() -> Self {
         Self {
-            selection: EndpointSelection::default(),
-            max_retries: MaxRetries::default(),
+            interval: Duration::from_secs(30),
+            is_ready_required: false,
+            max_retries: 3,
             pre_configured: PreConfigured::default(),
             capacity: DEFAULT_CAPACITY,
-            resync_interval: DEFAULT_RESYNC_INTERVAL,
+            resync_interval: Duration::from_mins(5),
         }
     }
 }

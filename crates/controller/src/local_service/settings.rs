@@ -5,18 +5,14 @@ use std::time::Duration;
 
 use headgate_azure::AzureJson;
 
-use crate::local_pools::{
-    CloudConfig, LocalServicePools, MaxRetries, PreConfigured, UpdaterSettings, is_active, update_interval,
-};
-
-/// After this time at the latest every pool is compared again, and an update that was given up is tried again.
-const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
+use crate::local_pools::{LocalServicePools, PreConfigured, UpdaterSettings};
 
 /// What `azure.json` says about pools of Local Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalPoolsTarget {
-    /// Whether the cluster has several Standard load balancers.
-    pub cloud: CloudConfig,
+    /// Whether cloud-controller-manager runs its updater: the SKU is standard (`UseMultipleStandardLoadBalancers`), and
+    /// `multipleStandardLoadBalancerConfigurations` names a load balancer.
+    pub has_several_load_balancers: bool,
     /// `loadBalancerBackendPoolUpdateIntervalInSeconds`.
     pub interval_seconds: Option<i64>,
     /// `loadBalancerBackendPoolUpdateMaxRetries`.
@@ -30,12 +26,11 @@ pub struct LocalPoolsTarget {
 impl LocalPoolsTarget {
     /// The keys of an `azure.json`.
     pub fn new(config: &AzureJson) -> Self {
+        let sku = config.load_balancer_sku.as_deref();
+        let is_standard = sku.is_none_or(|sku| sku.eq_ignore_ascii_case("standard"));
         let pre_configured = config.pre_configured_load_balancer_types.as_deref().unwrap_or_default();
         Self {
-            cloud: CloudConfig {
-                load_balancer_sku: config.load_balancer_sku.clone(),
-                load_balancer_configurations: config.load_balancers.len(),
-            },
+            has_several_load_balancers: is_standard && !config.load_balancers.is_empty(),
             interval_seconds: config.backend_pool_update_interval_seconds,
             max_retries: config.backend_pool_update_max_retries,
             pre_configured: match pre_configured.to_ascii_lowercase().as_str() {
@@ -49,30 +44,25 @@ impl LocalPoolsTarget {
     }
 }
 
-/// How the updater of one term works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EffectiveSettings {
-    /// From one tick to the next.
-    pub interval: Duration,
-    /// After this time the load balancers are listed again, and an update that was given up is tried again.
-    pub resync_interval: Duration,
-    /// The updater's own settings.
-    pub updater: UpdaterSettings,
-}
-
-impl EffectiveSettings {
-    /// From the setting and `azure.json`; `None` if pools of Local Services are not updated.
+impl UpdaterSettings {
+    /// From the setting and `azure.json`; `None` if pools of Local Services are not updated. An interval that is absent, 0 or negative
+    /// is 30 s; absent retries are 3, and a negative number is 0.
     pub fn new(setting: LocalServicePools, target: &LocalPoolsTarget) -> Option<Self> {
-        is_active(setting, &target.cloud).then(|| Self {
-            interval: update_interval(target.interval_seconds),
-            resync_interval: RESYNC_INTERVAL,
-            updater: UpdaterSettings {
-                selection: setting.selection(),
-                max_retries: MaxRetries::from_config(target.max_retries),
-                pre_configured: target.pre_configured,
-                resync_interval: RESYNC_INTERVAL,
-                ..UpdaterSettings::default()
-            },
+        let is_active = match setting {
+            LocalServicePools::Auto => target.has_several_load_balancers,
+            LocalServicePools::AllEndpoints | LocalServicePools::ReadyEndpoints => true,
+            LocalServicePools::Disabled => false,
+        };
+        let default = Self::default();
+        let seconds = target.interval_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let seconds = seconds.filter(|seconds| *seconds > 0);
+        let retries = |value: i64| u32::try_from(value.max(0)).unwrap_or(u32::MAX);
+        is_active.then(|| Self {
+            interval: seconds.map_or(default.interval, Duration::from_secs),
+            is_ready_required: setting == LocalServicePools::ReadyEndpoints,
+            max_retries: target.max_retries.map_or(default.max_retries, retries),
+            pre_configured: target.pre_configured,
+            ..default
         })
     }
 }
@@ -82,14 +72,13 @@ mod tests {
     use headgate_azure::ConfigSources;
 
     use super::*;
-    use crate::local_pools::EndpointSelection;
 
-    fn effective(text: &str, setting: LocalServicePools) -> Option<EffectiveSettings> {
+    fn settings(text: &str, setting: LocalServicePools) -> Option<UpdaterSettings> {
         let config = AzureJson::load(ConfigSources {
             secret: Some(text),
             ..ConfigSources::default()
         });
-        EffectiveSettings::new(setting, &LocalPoolsTarget::new(&config.unwrap()))
+        UpdaterSettings::new(setting, &LocalPoolsTarget::new(&config.unwrap()))
     }
 
     const SEVERAL: &str = "loadBalancerBackendPoolConfigurationType: nodeIP\n\
@@ -97,30 +86,101 @@ mod tests {
 
     #[test]
     fn updater_follows_azure_json_unless_the_settings_differ() {
-        let auto = LocalServicePools::default();
-        assert_eq!(effective("{}", auto), None);
-        let found = effective(SEVERAL, auto).unwrap();
+        let usual = UpdaterSettings::default();
+        let seconds = |interval| Duration::from_secs(interval);
         assert_eq!(
-            (found.interval, found.updater.max_retries.get(), found.resync_interval),
-            (Duration::from_secs(30), 3, Duration::from_mins(5))
+            (usual.interval, usual.max_retries, usual.resync_interval),
+            (seconds(30), 3, seconds(300))
         );
-        let text = format!(
-            "{SEVERAL}loadBalancerBackendPoolUpdateIntervalInSeconds: 7\nloadBalancerBackendPoolUpdateMaxRetries: 0\n\
-             preConfiguredBackendPoolLoadBalancerTypes: Internal"
-        );
-        let found = effective(&text, auto).unwrap();
-        assert_eq!(
-            (found.interval, found.updater.max_retries.get()),
-            (Duration::from_secs(7), 0)
-        );
-        assert_eq!(found.updater.pre_configured, PreConfigured::Internal);
-        assert!(effective("{}", LocalServicePools::AllEndpoints).is_some());
-        let ready = effective(&text, LocalServicePools::ReadyEndpoints).unwrap();
-        assert_eq!(
-            (ready.interval, ready.updater.selection),
-            (found.interval, EndpointSelection::Ready)
-        );
-        assert_eq!(effective(SEVERAL, LocalServicePools::Disabled), None);
+        let keys = ["UpdateIntervalInSeconds", "UpdateMaxRetries"].map(|key| format!("loadBalancerBackendPool{key}"));
+        for (key, value, expected) in [
+            ("", "", Some(usual)),
+            ("loadBalancerSku", "", Some(usual)),
+            ("loadBalancerSku", "Standard", Some(usual)),
+            ("loadBalancerSku", "service", None),
+            (&keys[0], "0", Some(usual)),
+            (&keys[0], "-5", Some(usual)),
+            (
+                &keys[0],
+                "7",
+                Some(UpdaterSettings {
+                    interval: seconds(7),
+                    ..usual
+                }),
+            ),
+            (
+                &keys[1],
+                "0",
+                Some(UpdaterSettings {
+                    max_retries: 0,
+                    ..usual
+                }),
+            ),
+            (
+                &keys[1],
+                "-1",
+                Some(UpdaterSettings {
+                    max_retries: 0,
+                    ..usual
+                }),
+            ),
+            (
+                &keys[1],
+                "5",
+                Some(UpdaterSettings {
+                    max_retries: 5,
+                    ..usual
+                }),
+            ),
+            (
+                &keys[1],
+                "9223372036854775807",
+                Some(UpdaterSettings {
+                    max_retries: u32::MAX,
+                    ..usual
+                }),
+            ),
+            (
+                "preConfiguredBackendPoolLoadBalancerTypes",
+                "Internal",
+                Some(UpdaterSettings {
+                    pre_configured: PreConfigured::Internal,
+                    ..usual
+                }),
+            ),
+        ] {
+            let row = if key.is_empty() {
+                String::new()
+            } else {
+                format!("{key}: {value}")
+            };
+            assert_eq!(
+                settings(&format!("{SEVERAL}{row}"), LocalServicePools::Auto),
+                expected,
+                "{row}"
+            );
+            assert_eq!(
+                settings(&row, LocalServicePools::Auto),
+                None,
+                "{row}: one load balancer"
+            );
+            let all = settings(&row, LocalServicePools::AllEndpoints).unwrap();
+            assert_eq!(all, expected.unwrap_or(usual), "{row}");
+            let ready = settings(&row, LocalServicePools::ReadyEndpoints);
+            assert_eq!(
+                ready,
+                Some(UpdaterSettings {
+                    is_ready_required: true,
+                    ..all
+                }),
+                "{row}"
+            );
+            assert_eq!(
+                settings(&format!("{SEVERAL}{row}"), LocalServicePools::Disabled),
+                None,
+                "{row}"
+            );
+        }
     }
 
     #[test]

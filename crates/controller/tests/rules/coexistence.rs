@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use headgate_controller::local_pools::EventReason::{Failed, Updated};
-use headgate_controller::local_pools::{Failure, MaxRetries, PoolKey, UpdateOutcome, UpdaterSettings};
+use headgate_controller::local_pools::{Failure, PoolKey, UpdateOutcome, UpdaterSettings};
 use headgate_core::service::Service;
 
 use crate::world::{Answer, INTERVAL, World, compare_all, failed, name, node, prepare_tick, retriable, service, slice};
@@ -34,7 +34,7 @@ fn a_foreign_write_that_undoes_an_update_is_repaired() {
 /// A world with an update that was given up.
 fn given_up() -> World {
     let mut world = World::with_pending_update(UpdaterSettings {
-        max_retries: MaxRetries::from_config(Some(0)),
+        max_retries: 0,
         ..UpdaterSettings::default()
     });
     world.puts.push_back(Answer::Fails(retriable()));
@@ -199,7 +199,7 @@ fn an_update_joins_one_put_at_most() {
 #[test]
 fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
     let mut world = World::with_pending_update(UpdaterSettings {
-        max_retries: MaxRetries::from_config(Some(0)),
+        max_retries: 0,
         ..UpdaterSettings::default()
     });
     assert!(prepare_tick(&mut world.updater, world.now));

@@ -377,9 +377,9 @@ proptest! {
     /// A retriable failure that does not end is tried as often as the budget says, and reported once for each attempt.
     /// What was not sent costs nothing.
     #[test]
-    fn the_budget_is_never_exceeded(retries in 0..6_i64, kinds in vec(prop::sample::select(vec![0_u8, 1, 2, 3, 7, 8]), 10)) {
+    fn the_budget_is_never_exceeded(retries in 0..6_u32, kinds in vec(prop::sample::select(vec![0_u8, 1, 2, 3, 7, 8]), 10)) {
         let mut world = World::with_pending_update(UpdaterSettings {
-            max_retries: headgate_controller::local_pools::MaxRetries::from_config(Some(retries)),
+            max_retries: retries,
             resync_interval: INTERVAL * 1000,
             ..UpdaterSettings::default()
         });

@@ -2,14 +2,14 @@
 //! added. Each drives whole ticks.
 
 use headgate_controller::local_pools::EventReason::{Failed, Retrying, Updated};
-use headgate_controller::local_pools::{Failure, MaxRetries, UpdaterSettings};
+use headgate_controller::local_pools::{Failure, UpdaterSettings};
 use headgate_test_kubernetes::assert_contains;
 
 use crate::world::{Answer, Call, World, compare_all, name, retriable, service, slice, throttled};
 
-fn with_retries(retries: i64) -> UpdaterSettings {
+fn with_retries(retries: u32) -> UpdaterSettings {
     UpdaterSettings {
-        max_retries: MaxRetries::from_config(Some(retries)),
+        max_retries: retries,
         ..UpdaterSettings::default()
     }
 }
@@ -260,7 +260,7 @@ fn removing_a_service_removes_its_parked_operation() {
     assert!(world.updater.queue().is_empty());
 }
 
-/// With a maximum of 0 retries; the unit tests of `settings` have the other values (test 18).
+/// With a maximum of 0 retries; the table of `local_service::settings` has the other values (test 18).
 #[test]
 fn without_retries_the_first_retriable_failure_is_final() {
     let mut world = World::with_pending_update(with_retries(0));

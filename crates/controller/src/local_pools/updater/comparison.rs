@@ -72,7 +72,10 @@ impl Updater {
 
     fn reconcile_pool(&mut self, pool: &ServicePool, now: Instant) {
         let key = &pool.key;
-        let Some(selected) = self.index.select(&key.service, pool.family, self.settings.selection) else {
+        let Some(selected) = self
+            .index
+            .select(&key.service, pool.family, self.settings.is_ready_required)
+        else {
             return;
         };
         let is_wanted = self.queue.is_pending(key)

@@ -67,7 +67,7 @@ impl Updater {
             PoolStatus {
                 pool: key.pool.clone(),
                 family: pool.family,
-                desired: self.index.select(service, pool.family, self.settings.selection),
+                desired: self.index.select(service, pool.family, self.settings.is_ready_required),
                 actual: actual.collect(),
                 is_pending: self.queue.is_pending(key),
                 retry_count: operation.map_or(0, |operation| operation.retry_count),

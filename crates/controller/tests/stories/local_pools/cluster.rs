@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{GuardSettings, Policy};
-use headgate_controller::local_pools::{CloudConfig, LocalServicePools};
+use headgate_controller::local_pools::LocalServicePools;
 use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
 use headgate_core::clock::Clock;
@@ -78,10 +78,7 @@ pub(crate) fn operations_of(operation_delay: Duration) -> Settings {
 pub(crate) fn several_load_balancers() -> LocalPoolsTarget {
     let network = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/vnet";
     LocalPoolsTarget {
-        cloud: CloudConfig {
-            load_balancer_sku: None,
-            load_balancer_configurations: 2,
-        },
+        has_several_load_balancers: true,
         virtual_network: Some(network.into()),
         ..LocalPoolsTarget::default()
     }
