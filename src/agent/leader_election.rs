@@ -193,18 +193,13 @@ fn work_context(
     let (settings, placement) = (&process.settings, process.role.candidate_placement());
     let other_nodes = OtherNodes::new(events.clone(), placement);
     let marker = (settings.out_of_load_balancers.writer() == MarkerWriter::Leader).then(|| other_nodes.clone());
-    let preempt_events = settings
-        .azure
-        .reads_node_events()
-        .then(|| admin_state::PreemptEventsFeature {
-            task: PreemptEvents {
-                client: process.client.clone(),
-                events: events.clone(),
-                metrics: metrics.preempt_events.clone(),
-                clock: process.clock.clone(),
-            },
-            other_nodes,
-        });
+    let preempt_events = settings.azure.reads_node_events().then(|| PreemptEvents {
+        client: process.client.clone(),
+        events: events.clone(),
+        metrics: metrics.preempt_events.clone(),
+        clock: process.clock.clone(),
+        other_nodes,
+    });
     admin_state::WorkContext {
         client: process.client.clone(),
         nodes: stores.nodes,

@@ -28,7 +28,6 @@ mod metrics;
 mod nodes;
 mod plan;
 mod planner;
-mod preempt_feature;
 #[cfg(test)]
 #[expect(
     clippy::trivially_copy_pass_by_ref,
@@ -56,7 +55,6 @@ pub use ledger::{
 };
 pub use metrics::Metrics;
 pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};
-pub use preempt_feature::PreemptEventsFeature;
 pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use rule_guard::HeldFor;

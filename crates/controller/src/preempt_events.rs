@@ -30,6 +30,9 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::admin_state::TargetStates;
+use crate::other_nodes::OtherNodes;
+
 pub use latest::{LatestMessage, LatestMessages, ObservedEvent};
 pub use metrics::Metrics;
 pub use metrics::Outcome;
@@ -57,12 +60,17 @@ pub struct PreemptEvents {
     pub metrics: Metrics,
     /// Wall and monotonic time.
     pub clock: Clock,
+    /// Checked at the start of each term.
+    pub other_nodes: OtherNodes,
 }
 
 impl PreemptEvents {
-    /// Watches the events and keeps published which Nodes to look at, until the task is aborted.
-    /// `tainted` has the names of the Nodes with the draining taint.
-    pub async fn run(self, intents: FieldIntents, mut tainted: watch::Receiver<BTreeSet<String>>) {
+    /// Watches the events and keeps published which Nodes to look at, or does nothing if this process may not write other Nodes; never
+    /// ends by itself. `targets` has the Nodes, as the watch shows them that the admin states use.
+    pub async fn run(self, intents: FieldIntents, mut targets: watch::Receiver<Option<Arc<TargetStates>>>) {
+        if self.other_nodes.check("evictionNotices").is_err() {
+            return std::future::pending().await;
+        }
         let reporter = WatchReporter::new("events", self.metrics.watch_errors(), self.clock.clone());
         let selector = watcher::Config::default()
             .fields(&format!("reason={REASON},involvedObject.kind=Node"))
@@ -70,8 +78,9 @@ impl PreemptEvents {
         let api = |client| Api::namespaced(client, NAMESPACE);
         let mut stream = watch_events::<NodeEventObject>(&self.client, api, selector, reporter);
         let memory = Arc::<Mutex<Memory>>::default();
+        let mut tainted = tainted_nodes(targets.borrow_and_update().as_deref());
         loop {
-            intents.publish(looks(&self, &memory, &tainted.borrow_and_update()));
+            intents.publish(looks(&self, &memory, &tainted));
             // Most events only repeat what is known.
             let mut is_changed = false;
             while !is_changed {
@@ -84,19 +93,27 @@ impl PreemptEvents {
                         }
                         // An event that expires says nothing about the notice.
                         Some(_) => {}
-                        None => return,
+                        None => return std::future::pending().await,
                     },
-                    changed = tainted.changed() => {
+                    changed = targets.changed() => {
                         if changed.is_err() {
                             // The watch of the Nodes ends with the term, and so does this task.
                             return std::future::pending().await;
                         }
-                        is_changed = true;
+                        let before = std::mem::replace(&mut tainted, tainted_nodes(targets.borrow_and_update().as_deref()));
+                        is_changed = tainted != before;
                     }
                 }
             }
         }
     }
+}
+
+/// The names of the Nodes with the draining taint.
+fn tainted_nodes(targets: Option<&TargetStates>) -> BTreeSet<String> {
+    let nodes = targets.into_iter().flat_map(|targets| targets.nodes.iter());
+    let tainted = nodes.filter(|node| node.taints.iter().any(|taint| taint.key == DRAINING_TAINT));
+    tainted.map(|node| node.name.clone()).collect()
 }
 
 /// What is known of all Nodes.

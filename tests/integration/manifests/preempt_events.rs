@@ -1,10 +1,10 @@
 //! Eviction notices in Node events, with the shipped rights of the controllers on the real API server.
 
-use std::collections::BTreeSet;
-
+use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
+use headgate_kubernetes::leader::CandidatePlacement;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{create_node, event_sink, eventually, met};
 use jiff::Timestamp;
@@ -112,12 +112,16 @@ async fn a_controllers_token_turns_an_event_into_the_taint() {
     )
     .await;
 
-    let (known, mut registry) = (watch::Sender::<BTreeSet<String>>::default(), Registry::default());
+    let (known, mut registry) = (watch::Sender::new(None), Registry::default());
     let task = PreemptEvents {
         client: leader.client.clone(),
         events: event_sink(leader.client.clone(), "leader"),
         metrics: Metrics::register(&mut registry),
         clock: Clock::System,
+        other_nodes: OtherNodes::new(
+            event_sink(leader.client.clone(), "leader"),
+            CandidatePlacement::Replicas,
+        ),
     };
     let writer = NodeWriter::new(
         leader.client.clone(),

@@ -34,7 +34,6 @@ use super::marker::{Markers, publish_markers};
 use super::metrics::{GaugeValues, Metrics};
 use super::nodes::{TargetStatesConfig, publish_target_states};
 use super::plan::Policy;
-use super::preempt_feature::{PreemptEventsFeature, preempt_events};
 use super::recorded::read_recorded;
 use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
@@ -44,6 +43,7 @@ use crate::local_pools::LocalServicePools;
 use crate::local_service::{self, ServiceIndex};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, look_up_interfaces};
+use crate::preempt_events::PreemptEvents;
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -100,7 +100,7 @@ pub struct WorkContext {
     /// Wall and monotonic time.
     pub clock: Clock,
     /// Turns eviction notices in Node events into taints; `None` where it is off.
-    pub preempt_events: Option<PreemptEventsFeature>,
+    pub preempt_events: Option<PreemptEvents>,
     /// Whether this process may write the Node condition that says when a node has left its load balancers; `None` where it is off.
     pub marker: Option<OtherNodes>,
     /// Where is published what Nodes should be; the writer of the term's Nodes runs beside this work.
@@ -431,10 +431,7 @@ fn spawn_features(
 ) {
     if let Some(feature) = context.preempt_events.clone() {
         let intents = context.node_intents.field(NodeField::DrainingTaint);
-        tasks.spawn(
-            TaskName::PreemptEvents,
-            preempt_events(feature, intents, targets.clone()),
-        );
+        tasks.spawn(TaskName::PreemptEvents, feature.run(intents, targets.clone()));
     }
     if let Some(other_nodes) = context.marker.clone() {
         let intents = context.node_intents.field(NodeField::Marker);

@@ -1,11 +1,15 @@
 //! Eviction notices in Node events, on the fake API: one notice taints a Node once, whatever repeats it, and a new one acts again.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_controller::admin_state::TargetStates;
+use headgate_controller::other_nodes::OtherNodes;
+use headgate_controller::pool::ClusterNode;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
 use headgate_core::clock::Clock;
-use headgate_core::node::DRAINING_TAINT;
+use headgate_core::node::{DRAINING_TAINT, Taint};
+use headgate_kubernetes::leader::CandidatePlacement;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest, event_sink};
 use jiff::Timestamp;
@@ -28,7 +32,7 @@ struct Scene {
     fake: FakeApi,
     client: Client,
     clock: Clock,
-    tainted: watch::Sender<BTreeSet<String>>,
+    targets: watch::Sender<Option<Arc<TargetStates>>>,
     registry: Registry,
     faults: ClientFaults,
     task: AbortOnDropHandle<()>,
@@ -49,14 +53,14 @@ impl Scene {
             node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
             node["status"] = json!({"nodeInfo": {"bootID": "boot-1"}});
         });
-        let (tainted, mut registry) = (watch::Sender::default(), Registry::default());
-        let (task, faults) = start(&fake, &clock, &tainted, &mut registry);
+        let (targets, mut registry) = (watch::Sender::default(), Registry::default());
+        let (task, faults) = start(&fake, &clock, &targets, &mut registry);
         sleep(SECOND).await;
         Self {
             fake,
             client,
             clock,
-            tainted,
+            targets,
             registry,
             faults,
             task,
@@ -112,9 +116,20 @@ impl Scene {
 
     /// The watch of the Nodes shows which have the taint.
     fn publish(&self) {
-        let names: &[&str] = if self.is_tainted() { &["n"] } else { &[] };
-        self.tainted
-            .send_replace(names.iter().map(ToString::to_string).collect());
+        let mut targets = TargetStates::default();
+        if self.is_tainted() {
+            let taints = vec![Taint::new(DRAINING_TAINT, "NoSchedule")];
+            let name = "n".to_owned();
+            targets.apply(
+                ClusterNode {
+                    name,
+                    taints,
+                    ..ClusterNode::default()
+                },
+                self.clock.now(),
+            );
+        }
+        self.targets.send_replace(Some(Arc::new(targets)));
     }
 
     /// Another writer removes the taint.
@@ -152,19 +167,20 @@ impl Scene {
 fn start(
     fake: &FakeApi,
     clock: &Clock,
-    tainted: &watch::Sender<BTreeSet<String>>,
+    targets: &watch::Sender<Option<Arc<TargetStates>>>,
     registry: &mut Registry,
 ) -> (AbortOnDropHandle<()>, ClientFaults) {
     let (client, faults) = fake.client();
     let writer = NodeWriter::new(client.clone(), NodeWriteMetrics::register(registry), clock.clone());
     let task = PreemptEvents {
+        client: client.clone(),
         events: event_sink(client.clone(), "leader"),
-        client,
         metrics: Metrics::register(registry),
         clock: clock.clone(),
+        other_nodes: OtherNodes::new(event_sink(client.clone(), "leader"), CandidatePlacement::Replicas),
     };
     let intents = NodeIntents::default();
-    let run = task.run(intents.field(NodeField::DrainingTaint), tainted.subscribe());
+    let run = task.run(intents.field(NodeField::DrainingTaint), targets.subscribe());
     let task = tokio::spawn(async move {
         tokio::join!(run, writer.run(intents));
     });
@@ -224,7 +240,7 @@ async fn notice_is_remembered_through_a_new_leader_and_a_failing_api_server() {
     scene.clear();
     scene.task.abort();
     let mut registry = Registry::default();
-    (scene.task, scene.faults) = start(&scene.fake, &scene.clock, &scene.tainted, &mut registry);
+    (scene.task, scene.faults) = start(&scene.fake, &scene.clock, &scene.targets, &mut registry);
     sleep(60 * SECOND).await;
     assert!(!scene.is_tainted(), "the list of a new leader has the event");
     scene.fake.restart(10 * SECOND);
@@ -292,7 +308,7 @@ async fn node_whose_writes_are_refused_delays_no_other_notice() {
 async fn node_that_does_not_exist_costs_one_read() {
     let scene = Scene::new().await;
     scene.fake.delete::<Node>("", "n");
-    scene.tainted.send_replace(BTreeSet::new());
+    scene.targets.send_replace(None);
     let event: Event = serde_json::from_value(
         json!({"metadata": {"name": "x", "namespace": "default"}, "reason": "PreemptScheduled",
         "message": FIRST, "lastTimestamp": "2026-01-02T03:04:06Z", "involvedObject": {"kind": "Node", "name": "gone"}}),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
 use headgate_controller::admin_state::{
-    self, ClusterConnection, ClusterTarget, Policy, PreemptEventsFeature, STALE_NODES_TIMEOUT, TargetSource,
+    self, ClusterConnection, ClusterTarget, Policy, STALE_NODES_TIMEOUT, TargetSource,
 };
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
@@ -113,9 +113,12 @@ impl Leader {
             let marker = world
                 .marker
                 .then(|| OtherNodes::new(events.clone(), CandidatePlacement::Replicas));
-            let preempt_events = world.preempt_events.then(|| {
-                let metrics = preempt_events::Metrics::register(&mut registry);
-                preempt_events_feature(&client, &events, metrics, &clock)
+            let preempt_events = world.preempt_events.then(|| PreemptEvents {
+                client: client.clone(),
+                events: events.clone(),
+                metrics: preempt_events::Metrics::register(&mut registry),
+                clock: clock.clone(),
+                other_nodes: OtherNodes::new(events.clone(), CandidatePlacement::Replicas),
             });
             move |stores: TermStores| admin_state::WorkContext {
                 events: events.clone(),
@@ -190,23 +193,6 @@ impl Leader {
     pub(crate) fn metrics(&self) -> String {
         headgate_core::telemetry::encode_metrics(&self.registry, headgate_core::telemetry::MetricsFormat::OpenMetrics)
             .unwrap()
-    }
-}
-
-fn preempt_events_feature(
-    client: &Client,
-    events: &EventSink,
-    metrics: preempt_events::Metrics,
-    clock: &Clock,
-) -> PreemptEventsFeature {
-    PreemptEventsFeature {
-        task: PreemptEvents {
-            client: client.clone(),
-            events: events.clone(),
-            metrics,
-            clock: clock.clone(),
-        },
-        other_nodes: OtherNodes::new(events.clone(), CandidatePlacement::Replicas),
     }
 }
 
