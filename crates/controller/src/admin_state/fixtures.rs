@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use headgate_azure::{AdminState, ArmError, LoadBalancerId, NetworkInterfaceId, PoolId};
-use headgate_core::clock::Moment;
+use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
-use super::plan::{Plan, PlanInputs, Policy};
+use super::plan::{Plan, PlanInputs, Policy, plan};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
 use crate::local_pools::objects::{Endpoint, EndpointSlice};
@@ -46,6 +46,79 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         ..ClusterNode::default()
     };
     node.with_signals(&rules())
+}
+
+/// A cluster and the pool `p`, whose plans are made and written as the leader does.
+pub(super) struct Cluster {
+    pub(super) nodes: Vec<ClusterNode>,
+    /// By node: the admin state in the pool.
+    pub(super) states: Vec<&'static str>,
+    pub(super) ledger: Ledger,
+    pub(super) held: HeldEntries,
+    pub(super) guard: GuardSettings,
+    pub(super) mode: AdminStateMode,
+    /// What the leader has observed.
+    pub(super) targets: TargetStates,
+    pub(super) now: Moment,
+}
+
+impl Cluster {
+    pub(super) fn new(states: &[&'static str], guard: GuardSettings) -> Self {
+        let numbers = 1..=u8::try_from(states.len()).unwrap();
+        Self {
+            nodes: numbers.map(|number| node(number, &[])).collect(),
+            states: states.to_vec(),
+            ledger: Ledger::default(),
+            held: HeldEntries::new(),
+            guard,
+            mode: AdminStateMode::Enforce,
+            targets: TargetStates::default(),
+            now: Clock::System.now(),
+        }
+    }
+
+    pub(super) fn pass(&mut self, seconds: u64) {
+        self.now.mono += Duration::from_secs(seconds);
+        self.now.wall += Duration::from_secs(seconds);
+    }
+
+    pub(super) fn view(&self) -> LoadBalancerView {
+        let entries: Vec<_> = (1_u8..).zip(self.states.iter().copied()).collect();
+        view(&[("p", &entries, true)])
+    }
+
+    pub(super) fn plan(&mut self) -> Plan {
+        for node in &self.nodes {
+            self.targets.apply(node.clone(), self.now);
+        }
+        let plan = plan(
+            &self.view(),
+            &PlanInputs {
+                policy: Policy {
+                    mode: self.mode,
+                    ..ENFORCE
+                },
+                guard: GuardInputs {
+                    held: &self.held,
+                    ..guarded_by(&self.guard)
+                },
+                ..plan_inputs(&self.targets, &self.ledger, self.now)
+            },
+        );
+        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
+        self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
+        // The record of a hold that has ended is removed.
+        for node in &mut self.nodes {
+            let is_held = self.held.iter().any(|(_, uid)| *uid == node.uid);
+            node.hold = node.hold.take().filter(|_| is_held);
+        }
+        plan
+    }
+
+    /// Writes a plan. Returns the numbers of the nodes that it sets `Down`.
+    pub(super) fn write(&mut self, plan: &Plan) -> Vec<usize> {
+        write(plan, &mut self.states, &mut self.ledger, self.now.wall)
+    }
 }
 
 /// Writes what a plan changes in the pool `p`, and records it. Returns the numbers of the nodes that it sets `Down`.

@@ -1,88 +1,41 @@
-use headgate_core::clock::Clock;
 use headgate_core::node::RecordedNotice;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, ENFORCE, guarded_by, node, plan_inputs, pool_id, view, write};
+use super::super::fixtures::{Cluster, DRAIN, pool_id};
 use super::super::guard::GuardSettings;
-use super::super::ledger::{Ledger, LedgerChange};
-use super::super::plan::{Plan, PlanInputs, Policy, plan};
+use super::super::ledger::LedgerChange;
 use super::super::settings::AdminStateMode;
 use super::*;
 
-const SECOND: Duration = Duration::from_secs(1);
-
-/// A cluster and one pool, whose plans are made and written as the leader does.
-struct Cluster {
-    nodes: Vec<ClusterNode>,
-    /// By node: the admin state in the pool.
-    states: Vec<&'static str>,
-    ledger: Ledger,
-    targets: TargetStates,
-    limit: IntOrPercent,
-    mode: AdminStateMode,
-    now: Moment,
+fn cluster(size: u8, limit: IntOrPercent) -> Cluster {
+    let guard = GuardSettings {
+        max_new_down: limit,
+        ..GuardSettings::DISABLED
+    };
+    Cluster::new(&vec!["None"; usize::from(size)], guard)
 }
 
 impl Cluster {
-    fn new(size: u8, limit: IntOrPercent) -> Self {
-        Self {
-            nodes: (1..=size).map(|number| node(number, &[])).collect(),
-            states: vec!["None"; usize::from(size)],
-            ledger: Ledger::default(),
-            targets: TargetStates::default(),
-            limit,
-            mode: AdminStateMode::Enforce,
-            now: Clock::System.now(),
-        }
-    }
-
     fn cordon(&mut self, number: usize) {
         self.nodes[number - 1].signals = [(Signal::Unschedulable, Duration::ZERO)].into();
     }
 
-    fn pass(&mut self, time: Duration) {
-        self.now.mono += time;
-        self.now.wall += time;
-    }
-
-    fn plan(&mut self) -> Plan {
-        for node in &self.nodes {
-            self.targets.apply(node.clone(), self.now);
-        }
-        let entries: Vec<_> = (1_u8..).zip(self.states.iter().copied()).collect();
-        let settings = GuardSettings {
-            max_new_down: self.limit,
-            ..GuardSettings::DISABLED
-        };
-        plan(
-            &view(&[("p", &entries, true)]),
-            &PlanInputs {
-                policy: Policy {
-                    mode: self.mode,
-                    ..ENFORCE
-                },
-                guard: guarded_by(&settings),
-                ..plan_inputs(&self.targets, &self.ledger, self.now)
-            },
-        )
-    }
-
     /// Plans, and writes the plan. Returns the numbers of the nodes that become `Down`.
-    fn write(&mut self) -> Vec<usize> {
+    fn plan_and_write(&mut self) -> Vec<usize> {
         let plan = self.plan();
-        write(&plan, &mut self.states, &mut self.ledger, self.now.wall)
+        self.write(&plan)
     }
 }
 
 #[test]
 fn quarter_of_a_cordoned_pool_leaves_at_a_time_the_oldest_signals_first() {
-    let mut cluster = Cluster::new(8, IntOrPercent::Percent(25));
+    let mut cluster = cluster(8, IntOrPercent::Percent(25));
     cluster.cordon(7);
-    assert_eq!(cluster.write(), [7]);
-    cluster.pass(SECOND);
+    assert_eq!(cluster.plan_and_write(), [7]);
+    cluster.pass(1);
     cluster.cordon(5);
     cluster.plan();
-    cluster.pass(SECOND);
+    cluster.pass(1);
     for number in 1..=8 {
         cluster.cordon(number);
     }
@@ -92,38 +45,38 @@ fn quarter_of_a_cordoned_pool_leaves_at_a_time_the_oldest_signals_first() {
         (waiting.count(), plan.pools[0].waiting, plan.pools[0].held_back),
         (6, 6, 0)
     );
-    assert_eq!(cluster.write(), [5]);
-    assert_eq!(cluster.write(), [0_usize; 0]);
+    assert_eq!(cluster.plan_and_write(), [5]);
+    assert_eq!(cluster.plan_and_write(), [0_usize; 0]);
     // What another writer lost is not new.
     cluster.states[4] = "None";
-    assert_eq!(cluster.write(), [5]);
-    cluster.pass(Duration::from_secs(298));
-    assert_eq!(cluster.write(), [1], "that of node 7 is 5 minutes old");
-    cluster.pass(2 * SECOND);
+    assert_eq!(cluster.plan_and_write(), [5]);
+    cluster.pass(298);
+    assert_eq!(cluster.plan_and_write(), [1], "that of node 7 is 5 minutes old");
+    cluster.pass(2);
     // The next leader has the times from the ledger.
     cluster.targets = TargetStates::default();
-    assert_eq!(cluster.write(), [2], "that of node 5, too");
+    assert_eq!(cluster.plan_and_write(), [2], "that of node 5, too");
     cluster.mode = AdminStateMode::Observe;
     assert_eq!(cluster.plan().pools[0].waiting, 0, "nothing is written");
 }
 
 #[test]
 fn entries_that_stay_as_they_are_take_no_place() {
-    let mut cluster = Cluster::new(4, IntOrPercent::Int(1));
+    let mut cluster = cluster(4, IntOrPercent::Int(1));
     cluster.states[0] = "Up";
     cluster.nodes[1].excluded = Some("label");
     for number in 1..=3 {
         cluster.cordon(number);
         cluster.plan();
-        cluster.pass(SECOND);
+        cluster.pass(1);
     }
-    assert_eq!(cluster.write(), [3]);
+    assert_eq!(cluster.plan_and_write(), [3]);
 }
 
 #[test]
 fn what_announces_the_end_of_the_machine_never_waits() {
     let cordoned = || {
-        let mut cluster = Cluster::new(8, IntOrPercent::Int(1));
+        let mut cluster = cluster(8, IntOrPercent::Int(1));
         for number in 1..=8 {
             cluster.cordon(number);
         }
@@ -156,29 +109,29 @@ fn what_announces_the_end_of_the_machine_never_waits() {
     }
     // It would answer 503, and a hold would cover it.
     cluster.nodes[6].health_signals = [Signal::Taint("probe-only".to_owned())].into();
-    assert_eq!(cluster.write(), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(cluster.plan_and_write(), [1, 2, 3, 4, 5, 6, 7]);
     let mut cluster = cordoned();
     for node in &mut cluster.nodes {
         // A condition of the settings.
         node.signals = [(Signal::Condition("condition:Bad=True".to_owned()), Duration::ZERO)].into();
     }
-    assert_eq!(cluster.write(), [1]);
+    assert_eq!(cluster.plan_and_write(), [1]);
     let mut cluster = cordoned();
     for node in &mut cluster.nodes {
         node.signals = [(Signal::Taint("headgate.dev/maintenance".to_owned()), Duration::ZERO)].into();
     }
-    assert_eq!(cluster.write(), [1]);
-    cluster.limit = IntOrPercent::ALL;
-    assert_eq!(cluster.write().len(), 7);
+    assert_eq!(cluster.plan_and_write(), [1]);
+    cluster.guard.max_new_down = IntOrPercent::ALL;
+    assert_eq!(cluster.plan_and_write().len(), 7);
 }
 
 #[test]
 fn what_is_not_recorded_as_down_yet_counts_until_it_is_written_or_five_minutes_old() {
-    let mut cluster = Cluster::new(4, IntOrPercent::Int(1));
+    let mut cluster = cluster(4, IntOrPercent::Int(1));
     for number in 1..=4 {
         cluster.cordon(number);
     }
-    assert_eq!(cluster.write(), [1]);
+    assert_eq!(cluster.plan_and_write(), [1]);
     // Another load balancer rejects its writes, so the transition of the node is not recorded.
     let key = crate::pool::EntryKey::from_text("10.0.0.1");
     let entry = LedgerEntry {
@@ -188,15 +141,15 @@ fn what_is_not_recorded_as_down_yet_counts_until_it_is_written_or_five_minutes_o
     cluster
         .ledger
         .apply(LedgerChange::new(&pool_id("p"), &key, Some(entry)));
-    assert_eq!(cluster.write(), [0_usize; 0]);
-    cluster.pass(WINDOW);
-    assert_eq!(cluster.write(), [2]);
+    assert_eq!(cluster.plan_and_write(), [0_usize; 0]);
+    cluster.pass(WINDOW.as_secs());
+    assert_eq!(cluster.plan_and_write(), [2]);
     // A write that is due counts for as long as it takes, unless a label forbids it.
-    cluster.pass(WINDOW);
+    cluster.pass(WINDOW.as_secs());
     cluster.states[0] = "None";
     assert_eq!(cluster.plan().pools[0].waiting, 2);
     cluster.nodes[0].excluded = Some("label");
-    assert_eq!(cluster.write(), [3]);
+    assert_eq!(cluster.plan_and_write(), [3]);
 }
 
 #[test]
@@ -232,8 +185,8 @@ proptest! {
             5 => Just(Change::Cordon), 2 => Just(Change::Uncordon), 1 => Just(Change::Drain), 1 => Just(Change::NewLeader),
         ], 2_u64..120), 0..40),
     ) {
-        let mut cluster = Cluster::new(size, IntOrPercent::Percent(percent));
-        let limit = cluster.limit.rounded_down(usize::from(size));
+        let mut cluster = cluster(size, IntOrPercent::Percent(percent));
+        let limit = cluster.guard.max_new_down.rounded_down(usize::from(size));
         // The times at which each entry became Down and still is, by node.
         let mut since: Vec<Option<Timestamp>> = vec![None; usize::from(size)];
         for (number, change, seconds) in changes {
@@ -246,8 +199,8 @@ proptest! {
                 Change::NewLeader => cluster.targets = TargetStates::default(),
             }
             cluster.plan();
-            cluster.pass(Duration::from_secs(seconds));
-            let down = cluster.write();
+            cluster.pass(seconds);
+            let down = cluster.plan_and_write();
             for (index, state) in cluster.states.iter().enumerate() {
                 if *state != "Down" {
                     since[index] = None;
@@ -266,8 +219,8 @@ proptest! {
             }
         }
         for _ in 0..=size {
-            cluster.pass(WINDOW);
-            cluster.write();
+            cluster.pass(WINDOW.as_secs());
+            cluster.plan_and_write();
         }
         for (node, state) in cluster.nodes.iter().zip(&cluster.states) {
             prop_assert_eq!(node.signals.is_empty(), *state != "Down", "{}", node.name);

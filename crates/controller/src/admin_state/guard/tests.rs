@@ -1,15 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_core::clock::{Clock, Moment};
+use headgate_core::clock::Clock;
 use headgate_core::node::NodeHold;
 use proptest::prelude::*;
 
 use super::super::fixtures::{
-    DRAIN, ENFORCE, add_interface, guarded_by, ledger, lookups, node, plan_inputs, target_states, view, write,
+    Cluster, DRAIN, ENFORCE, add_interface, guarded_by, ledger, lookups, node, plan_inputs, target_states, view,
 };
-use super::super::ledger::{Ledger, LedgerStage};
-use super::super::plan::{Plan, PlanInputs, Policy, plan};
+use super::super::ledger::LedgerStage;
+use super::super::plan::{PlanInputs, Policy, plan};
 use super::super::settings::AdminStateMode;
 use super::*;
 use crate::pool::LoadBalancerView;
@@ -32,33 +32,11 @@ fn recorded_hold() -> NodeHold {
     }
 }
 
-/// A cluster and one pool, whose plans are made and written as the leader does.
-struct Cluster {
-    nodes: Vec<ClusterNode>,
-    /// By node: the admin state in the pool.
-    states: Vec<&'static str>,
-    ledger: Ledger,
-    held: HeldEntries,
-    minimum: IntOrPercent,
-    /// What the leader has observed.
-    targets: TargetStates,
-    now: Moment,
+fn cluster(states: &[&'static str], minimum: IntOrPercent) -> Cluster {
+    Cluster::new(states, guard(minimum))
 }
 
 impl Cluster {
-    fn new(states: &[&'static str], minimum: IntOrPercent) -> Self {
-        let numbers = 1..=u8::try_from(states.len()).unwrap();
-        Self {
-            nodes: numbers.map(|number| node(number, &[])).collect(),
-            states: states.to_vec(),
-            ledger: Ledger::default(),
-            held: HeldEntries::new(),
-            minimum,
-            targets: TargetStates::default(),
-            now: Clock::System.now(),
-        }
-    }
-
     /// The leader observes the Node, and the end of a signal counts.
     fn set(&mut self, number: u8, taints: &[&str]) {
         let index = usize::from(number) - 1;
@@ -70,45 +48,6 @@ impl Cluster {
         };
         self.targets.apply(self.nodes[index].clone(), self.now);
         self.pass(2);
-    }
-
-    fn view(&self) -> LoadBalancerView {
-        let entries: Vec<_> = (1_u8..).zip(self.states.iter().copied()).collect();
-        view(&[("p", &entries, true)])
-    }
-
-    fn pass(&mut self, seconds: u64) {
-        self.now.mono += Duration::from_secs(seconds);
-    }
-
-    fn plan(&mut self) -> Plan {
-        for node in &self.nodes {
-            self.targets.apply(node.clone(), self.now);
-        }
-        let view = self.view();
-        let plan = plan(
-            &view,
-            &PlanInputs {
-                guard: GuardInputs {
-                    held: &self.held,
-                    ..guarded_by(&guard(self.minimum))
-                },
-                ..plan_inputs(&self.targets, &self.ledger, self.now)
-            },
-        );
-        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
-        self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
-        // The record of a hold that has ended is removed.
-        for node in &mut self.nodes {
-            let is_held = self.held.iter().any(|(_, uid)| *uid == node.uid);
-            node.hold = node.hold.take().filter(|_| is_held);
-        }
-        plan
-    }
-
-    /// Writes a plan. Returns the numbers of the nodes that it sets `Down`.
-    fn write(&mut self, plan: &Plan) -> Vec<usize> {
-        write(plan, &mut self.states, &mut self.ledger, self.now.wall)
     }
 
     /// Plans and writes until nothing is due.
@@ -160,7 +99,7 @@ fn taints_on_all_nodes_leave_the_minimum_in_service() {
         (IntOrPercent::Percent(50), 3),
         (IntOrPercent::Int(9), 5),
     ] {
-        let mut cluster = Cluster::new(&["-"; 5], minimum);
+        let mut cluster = cluster(&["-"; 5], minimum);
         for number in 1..=5 {
             cluster.set(number, &[DRAIN]);
         }
@@ -171,7 +110,7 @@ fn taints_on_all_nodes_leave_the_minimum_in_service() {
 
 #[test]
 fn terminal_and_unready_nodes_are_never_held() {
-    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-"; 3], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN, OUT]);
     cluster.set(2, &[DRAIN]);
     cluster.nodes[1].ready = false;
@@ -189,7 +128,7 @@ fn terminal_and_unready_nodes_are_never_held() {
 
 #[test]
 fn lost_replacement_lifts_a_down_of_headgate_but_no_foreign_one() {
-    let mut cluster = Cluster::new(&["Down", "-", "-"], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["Down", "-", "-"], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     cluster.set(2, &[DRAIN]);
     cluster.settle();
@@ -202,7 +141,7 @@ fn lost_replacement_lifts_a_down_of_headgate_but_no_foreign_one() {
 /// Such as cloud-controller-manager, which writes back old copies.
 #[test]
 fn lifted_entry_that_another_writer_sets_down_is_lifted_again_at_once() {
-    let mut cluster = Cluster::new(&["-", "-"], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-", "-"], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     cluster.settle();
     cluster.set(2, &[OUT]);
@@ -238,7 +177,7 @@ fn nothing_is_lifted_beside_an_interface_whose_node_is_unknown() {
 
 #[test]
 fn choice_is_kept_and_released_only_after_a_read_shows_a_replacement() {
-    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-"; 3], IntOrPercent::Int(1));
     cluster.nodes[0].ready = false;
     cluster.set(2, &[DRAIN]);
     cluster.set(3, &[DRAIN]);
@@ -262,7 +201,7 @@ fn choice_is_kept_and_released_only_after_a_read_shows_a_replacement() {
 /// A Node whose signal flaps, and whose entry is still `Down`, does not take the place of one that serves.
 #[test]
 fn of_two_choices_that_in_service_stays() {
-    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(2));
+    let mut cluster = cluster(&["-"; 3], IntOrPercent::Int(2));
     cluster.set(1, &[DRAIN]);
     cluster.set(3, &[DRAIN]);
     cluster.set(3, &[]);
@@ -283,7 +222,7 @@ fn of_two_choices_that_in_service_stays() {
 
 #[test]
 fn next_leader_keeps_the_choice_that_is_recorded_on_the_node() {
-    let mut cluster = Cluster::new(&["-"; 3], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-"; 3], IntOrPercent::Int(1));
     for number in 1..=3 {
         cluster.set(number, &[DRAIN]);
     }
@@ -294,7 +233,7 @@ fn next_leader_keeps_the_choice_that_is_recorded_on_the_node() {
 
 #[test]
 fn held_entry_is_shown_and_counted() {
-    let mut cluster = Cluster::new(&["-"; 2], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-"; 2], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     cluster.set(2, &[DRAIN]);
     let plan = cluster.plan();
@@ -391,7 +330,7 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
 #[test]
 fn one_that_fails_its_probes_comes_last_where_no_hold_can_be_written() {
     for (may_write_holds, expected) in [(true, "u2"), (false, "u1")] {
-        let mut cluster = Cluster::new(&["-"; 2], IntOrPercent::Int(1));
+        let mut cluster = cluster(&["-"; 2], IntOrPercent::Int(1));
         cluster.set(1, &[DRAIN]);
         cluster.settle();
         // Its signal flaps.
@@ -423,7 +362,7 @@ fn one_that_fails_its_probes_comes_last_where_no_hold_can_be_written() {
 
 #[test]
 fn mode_off_holds_nothing() {
-    let mut cluster = Cluster::new(&["-"; 1], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-"; 1], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     let view = cluster.view();
     assert!(
@@ -445,7 +384,7 @@ fn mode_off_holds_nothing() {
 
 #[test]
 fn not_ready_ends_a_hold_after_a_minute() {
-    let mut cluster = Cluster::new(&["-", "-"], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-", "-"], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     cluster.set(2, &[DRAIN]);
     cluster.settle();
@@ -478,7 +417,7 @@ fn not_ready_ends_a_hold_after_a_minute() {
 
 #[test]
 fn signal_that_flapped_keeps_no_node_out_that_is_needed() {
-    let mut cluster = Cluster::new(&["-", "-"], IntOrPercent::Int(1));
+    let mut cluster = cluster(&["-", "-"], IntOrPercent::Int(1));
     for taints in [&[DRAIN] as &[_], &[], &[DRAIN], &[]] {
         cluster.set(1, taints);
         cluster.settle();
@@ -526,7 +465,7 @@ proptest! {
         minimum in prop_oneof![(0_u32..4).prop_map(IntOrPercent::Int), (1_u8..=100).prop_map(IntOrPercent::Percent)],
         changes in proptest::collection::vec((0_u8..6, change(), any::<bool>()), 0..25),
     ) {
-        let mut cluster = Cluster::new(&vec!["-"; usize::from(size)], minimum);
+        let mut cluster = cluster(&vec!["-"; usize::from(size)], minimum);
         for (number, change, settles) in changes {
             let number = number % size + 1;
             let index = usize::from(number) - 1;

@@ -1,7 +1,7 @@
 //! Random clusters, with two leaders that know the Nodes and the Services as of different times. Whatever they know, what they write
 //! leaves every rule an entry that serves it by what they know; and once all is calm, nothing of headgate's is `Down`.
 
-use super::super::super::fixtures::{guarded_by, ledger_change, plan_inputs};
+use super::super::super::fixtures::{guarded_by, plan_inputs, write};
 use super::super::super::ledger::Ledger;
 use super::*;
 
@@ -160,16 +160,7 @@ impl World {
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         acting.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
         let before = self.states.clone();
-        for change in plan.edits.iter().flat_map(|edit| &edit.admin_states) {
-            let stage = if change.to == AdminState::Down {
-                LedgerStage::Down
-            } else {
-                LedgerStage::Restored
-            };
-            self.states[change.index] = change.to.as_str();
-            let number = u8::try_from(change.index).unwrap() + 1;
-            self.ledger.apply(ledger_change("p", number, stage));
-        }
+        write(&plan, &mut self.states, &mut self.ledger, self.now.wall);
         self.check_write(leader, &before);
         before != self.states
     }
