@@ -14,6 +14,8 @@ mod by_id;
 mod edit;
 mod entry_owner;
 mod fingerprint;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod interface_cache;
 mod interface_lookups;
 mod listing;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, LoadBalancerId, NetworkInterfaceId, PoolId};
+use headgate_azure::{AdminState, ArmError, LoadBalancerId, NetworkInterfaceId};
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
@@ -18,6 +18,8 @@ use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
 use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use crate::local_service::ServiceIndex;
+use crate::pool::fixtures::LOAD_BALANCER as ID;
+pub(super) use crate::pool::fixtures::pool_id;
 use crate::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, Taint};
 
 pub(super) const ENFORCE: Policy = Policy {
@@ -29,7 +31,6 @@ static NONE_HELD: HeldEntries = HeldEntries::new();
 static UNGUARDED: GuardSettings = GuardSettings::DISABLED;
 pub(super) const DRAIN: &str = "drain";
 pub(super) const OUT: &str = "node.kubernetes.io/out-of-service";
-const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
 
 fn rules() -> SignalRules {
     SignalRules::new([DRAIN, OUT], &[])
@@ -166,10 +167,6 @@ pub(super) fn guarded_by(settings: &GuardSettings) -> GuardInputs<'_> {
         held: &NONE_HELD,
         services: None,
     }
-}
-
-pub(super) fn pool_id(name: &str) -> PoolId {
-    LoadBalancerId::parse(ID).unwrap().pool(name).unwrap()
 }
 
 /// A pool's name, its entries, and whether its rule has a probe.

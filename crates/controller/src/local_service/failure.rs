@@ -35,20 +35,11 @@ mod tests {
     use std::time::Duration;
 
     use headgate_azure::{ErrorBody, OperationFailure, TokenError};
-    use hyper::StatusCode;
 
     use super::*;
+    use crate::pool::fixtures::refused;
 
     const NEXT_TICK: Failure = Failure::Retriable { not_before: None };
-
-    fn response(status: u16, code: &str, retry_after: Option<u64>) -> ArmError {
-        ArmError::ErrorResponse {
-            status: StatusCode::from_u16(status).unwrap(),
-            error: body(code, &[]),
-            retry_after: retry_after.map(Duration::from_secs),
-            may_have_applied: false,
-        }
-    }
 
     fn body(code: &str, details: &[&str]) -> ErrorBody {
         ErrorBody {
@@ -70,20 +61,20 @@ mod tests {
     fn only_what_is_known_to_be_final_is_final() {
         let now = Instant::now();
         for (error, expected) in [
-            (response(412, "PreconditionFailed", None), NEXT_TICK),
-            (response(409, "AnotherOperationInProgress", None), NEXT_TICK),
-            (response(503, "ServiceUnavailable", None), NEXT_TICK),
-            (response(408, "", None), NEXT_TICK),
-            (response(500, "", None), NEXT_TICK),
-            (response(401, "ExpiredAuthenticationToken", None), NEXT_TICK),
-            (response(410, "", None), NEXT_TICK),
+            (refused(412, "PreconditionFailed", None), NEXT_TICK),
+            (refused(409, "AnotherOperationInProgress", None), NEXT_TICK),
+            (refused(503, "ServiceUnavailable", None), NEXT_TICK),
+            (refused(408, "", None), NEXT_TICK),
+            (refused(500, "", None), NEXT_TICK),
+            (refused(401, "ExpiredAuthenticationToken", None), NEXT_TICK),
+            (refused(410, "", None), NEXT_TICK),
             (ArmError::Connection("reset".into()), NEXT_TICK),
             (ArmError::DeadlineExceeded, NEXT_TICK),
             (ArmError::InvalidResponse("html".into()), NEXT_TICK),
             (ArmError::TooLarge("html".into()), NEXT_TICK),
-            (response(403, "AuthorizationFailed", None), Failure::Terminal),
-            (response(400, "InvalidRequestFormat", None), Failure::Terminal),
-            (response(409, "ScopeLocked", None), Failure::Terminal),
+            (refused(403, "AuthorizationFailed", None), Failure::Terminal),
+            (refused(400, "InvalidRequestFormat", None), Failure::Terminal),
+            (refused(409, "ScopeLocked", None), Failure::Terminal),
         ] {
             assert_eq!(failure(&error, now), expected, "{error}");
         }
@@ -101,7 +92,7 @@ mod tests {
             // Perhaps a proxy's.
             ("", NEXT_TICK),
         ] {
-            assert_eq!(failure(&response(404, code, None), now), expected, "{code}");
+            assert_eq!(failure(&refused(404, code, None), now), expected, "{code}");
         }
     }
 
@@ -113,11 +104,11 @@ mod tests {
         };
         for (retry_after, seconds) in [(Some(90), 90), (Some(0), 1), (None, 1)] {
             assert_eq!(
-                failure(&response(429, "TooManyRequests", retry_after), now),
+                failure(&refused(429, "TooManyRequests", retry_after), now),
                 parked(seconds)
             );
         }
-        assert_eq!(failure(&response(409, "Conflict", Some(90)), now), NEXT_TICK);
+        assert_eq!(failure(&refused(409, "Conflict", Some(90)), now), NEXT_TICK);
     }
 
     #[test]

@@ -71,23 +71,11 @@ pub(crate) async fn read_by_id(
 
 #[cfg(test)]
 mod tests {
-    use headgate_azure::{ArmError, ErrorBody};
-    use hyper::StatusCode;
+    use super::super::fixtures::refused;
 
     #[test]
     fn only_arms_own_404_about_the_resource_is_proof() {
-        let is_deleted = |status: u16, code: &str| {
-            let error = ArmError::ErrorResponse {
-                status: StatusCode::from_u16(status).unwrap(),
-                error: ErrorBody {
-                    code: code.to_owned(),
-                    ..ErrorBody::default()
-                },
-                retry_after: None,
-                may_have_applied: false,
-            };
-            error.is_about_missing_resource()
-        };
+        let is_deleted = |status: u16, code: &str| refused(status, code, None).is_about_missing_resource();
         assert!(is_deleted(404, "ResourceNotFound") && is_deleted(404, "resourcegroupnotfound"));
         for (status, code) in [
             (404, ""),

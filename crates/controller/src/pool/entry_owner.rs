@@ -53,10 +53,10 @@ impl PoolEntry {
 
 #[cfg(test)]
 mod tests {
-    use headgate_azure::{Pool, PoolId};
     use jiff::Timestamp;
     use serde_json::json;
 
+    use super::super::fixtures::pool_of;
     use super::*;
 
     fn node(name: &str, created: i64, excluded: bool) -> ClusterNode {
@@ -77,14 +77,7 @@ mod tests {
         for node in nodes {
             index.apply(node.clone());
         }
-        let pool = Pool {
-            id: PoolId::parse(
-                "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/p",
-            )
-            .unwrap(),
-            etag: None,
-            document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": name, "properties": {"ipAddress": "10.0.0.1"}}]}}),
-        };
+        let pool = pool_of(&json!({"name": name, "properties": {"ipAddress": "10.0.0.1"}}));
         let entry = PoolEntry::new(pool.addresses().next()?);
         let reason = |node: &ClusterNode| signalled.contains(&node.name.as_str());
         let owner = entry.owner(&index, &InterfaceCache::default(), reason)?;
@@ -131,15 +124,8 @@ mod tests {
                 ..node(name, created, false)
             });
         }
-        let pool = Pool {
-            id: PoolId::parse(
-                "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/p",
-            )
-            .unwrap(),
-            etag: None,
-            document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "rogue", "properties": {
-                "networkInterfaceIPConfiguration": {"id": format!("{machine}/networkInterfaces/nic/ipConfigurations/c")}}}]}}),
-        };
+        let pool = pool_of(&json!({"name": "rogue", "properties": {
+            "networkInterfaceIPConfiguration": {"id": format!("{machine}/networkInterfaces/nic/ipConfigurations/c")}}}));
         let entry = PoolEntry::new(pool.addresses().next().unwrap());
         for (signalled, expected) in [
             (&["rogue"][..], "victim"),

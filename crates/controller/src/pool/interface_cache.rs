@@ -147,10 +147,9 @@ fn spread(id: &NetworkInterfaceId, time: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use headgate_azure::ErrorBody;
-    use hyper::StatusCode;
     use serde_json::{Value, json};
 
+    use super::super::fixtures::refused;
     use super::*;
 
     const GROUP: &str = "/subscriptions/s/resourceGroups/rg/providers";
@@ -181,18 +180,6 @@ mod tests {
         Arc::new(LoadBalancerView::new(&document).unwrap())
     }
 
-    fn refused(status: StatusCode, code: &str) -> ArmError {
-        ArmError::ErrorResponse {
-            status,
-            error: ErrorBody {
-                code: code.to_owned(),
-                ..ErrorBody::default()
-            },
-            retry_after: None,
-            may_have_applied: false,
-        }
-    }
-
     #[test]
     fn unreadable_interface_is_reported_unless_cached_or_deleted() {
         let view = view(&["B", "c", "gone", "known"], true);
@@ -203,17 +190,17 @@ mod tests {
             "the id of the scale set's interface contains the machine"
         );
         assert!(!interfaces.covers(&view) && interfaces.unreadable_pools(&view).is_empty());
-        let forbidden = || Err(refused(StatusCode::FORBIDDEN, "AuthorizationFailed"));
+        let forbidden = || Err(refused(403, "AuthorizationFailed", None));
         interfaces.store(id("known"), Ok(Some("/vm".to_owned())));
         interfaces.store(id("known"), forbidden());
-        interfaces.store(id("gone"), Err(refused(StatusCode::NOT_FOUND, "ResourceNotFound")));
+        interfaces.store(id("gone"), Err(refused(404, "ResourceNotFound", None)));
         interfaces.store(id("c"), Ok(None));
         assert!(
             interfaces.unreadable_pools(&view).is_empty(),
             "the last one has no result yet"
         );
         // The page of a proxy.
-        interfaces.store(id("b"), Err(refused(StatusCode::NOT_FOUND, "")));
+        interfaces.store(id("b"), Err(refused(404, "", None)));
         assert_eq!(interfaces.unreadable_pools(&view).len(), 1);
         interfaces.store(id("b"), forbidden());
         assert!(interfaces.covers(&view));

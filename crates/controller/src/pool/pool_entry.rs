@@ -223,9 +223,9 @@ fn scale_set_machine(configuration: &str) -> Option<MachineId> {
 
 #[cfg(test)]
 mod tests {
-    use headgate_azure::{Pool, PoolId};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
+    use super::super::fixtures::pool_of;
     use super::*;
 
     fn node_index() -> NodeIndex {
@@ -244,17 +244,6 @@ mod tests {
             });
         }
         nodes
-    }
-
-    fn pool(entry: &Value) -> Pool {
-        Pool {
-            id: PoolId::parse(
-                "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/p",
-            )
-            .unwrap(),
-            etag: None,
-            document: json!({"properties": {"loadBalancerBackendAddresses": [entry]}}),
-        }
     }
 
     #[test]
@@ -299,7 +288,7 @@ mod tests {
             (json!(null), "", ""),
             (json!({"name": "", "properties": {"ipAddress": "nonsense"}}), "", ""),
         ] {
-            let pool = pool(&entry);
+            let pool = pool_of(&entry);
             let address = pool.addresses().next().unwrap();
             let nodes = node_index();
             let found = PoolEntry::new(address).owner(&nodes, &InterfaceCache::default(), |_| ());

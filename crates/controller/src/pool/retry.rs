@@ -110,24 +110,13 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
-    use headgate_azure::ErrorBody;
-    use hyper::StatusCode;
-
+    use super::super::fixtures::refused;
     use super::*;
-
-    fn refused(status: StatusCode, retry_after: Option<u64>) -> ArmError {
-        ArmError::ErrorResponse {
-            status,
-            error: ErrorBody::default(),
-            retry_after: retry_after.map(Duration::from_secs),
-            may_have_applied: false,
-        }
-    }
 
     #[test]
     fn delays_grow_to_the_maximum_and_start_again_after_a_reset() {
         let mut backoff = Backoff::default();
-        let conflict = refused(StatusCode::CONFLICT, None);
+        let conflict = refused(409, "", None);
         // backon computes in floating point.
         let delays: Vec<_> = (0..14)
             .map(|_| backoff.delay_after(&conflict).as_micros().div_ceil(1000))
@@ -157,13 +146,13 @@ mod tests {
     #[test]
     fn retry_after_exceeds_the_maximum_and_terminal_errors_wait_longer() {
         let mut backoff = Backoff::default();
-        let throttled = refused(StatusCode::TOO_MANY_REQUESTS, Some(100));
+        let throttled = refused(429, "", Some(100));
         assert_eq!(
             backoff.delay_after(&throttled),
             Duration::from_secs(100),
             "to the second, above every cap"
         );
-        let forbidden = refused(StatusCode::FORBIDDEN, None);
+        let forbidden = refused(403, "", None);
         let delays: Vec<_> = (0..5).map(|_| backoff.delay_after(&forbidden).as_secs()).collect();
         assert_eq!(delays, [30, 60, 120, 240, 300]);
     }

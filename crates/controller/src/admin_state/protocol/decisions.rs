@@ -4,10 +4,9 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, ErrorBody, PoolDraft, PoolId};
+use headgate_azure::{AdminState, ArmError, PoolDraft, PoolId};
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::settings::IntOrPercent;
-use hyper::StatusCode;
 use jiff::Timestamp;
 
 use super::super::fixtures::{
@@ -26,6 +25,7 @@ use super::state::{ENTRIES, Entry, Mask, Pool, Record, Records, Signal, Signals,
 use crate::local_pools::objects::Node as MemberNode;
 use crate::local_pools::{DesiredMember, NodeIndex};
 use crate::local_service::{ServiceIndex, join_members};
+use crate::pool::fixtures::refused;
 use crate::pool::{ClusterNode, EntryKey, Listing, LoadBalancerView, MemberChange, PoolEdit};
 
 const POOL: &str = "p";
@@ -158,18 +158,9 @@ pub(super) fn expired(own: &Stages, pool: &Pool) -> Stages {
 
 /// Whether a PUT that was answered so had no effect: refused because of its etag, refused because ARM is busy, or not answered.
 pub(super) fn is_without_effect(answer: Answer) -> bool {
-    let refused = |status, code: &str| ArmError::ErrorResponse {
-        status,
-        error: ErrorBody {
-            code: code.to_owned(),
-            ..ErrorBody::default()
-        },
-        retry_after: None,
-        may_have_applied: false,
-    };
     has_no_effect(&match answer {
-        Answer::OtherVersion => refused(StatusCode::PRECONDITION_FAILED, "PreconditionFailed"),
-        Answer::Refused => refused(StatusCode::CONFLICT, "AnotherOperationInProgress"),
+        Answer::OtherVersion => refused(412, "PreconditionFailed", None),
+        Answer::Refused => refused(409, "AnotherOperationInProgress", None),
         Answer::Missing => ArmError::Connection("closed".to_owned()),
     })
 }

@@ -1,4 +1,4 @@
-use headgate_azure::{LoadBalancerId, Pool};
+use headgate_azure::Pool;
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::local_pools::DesiredMember;
 use crate::local_pools::fixtures::nodes;
+use crate::pool::fixtures::pool_id;
 
-const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
 const STATES: [AdminState; 3] = [AdminState::None, AdminState::Up, AdminState::Down];
 
 fn pool(entries: &[Value]) -> Pool {
     Pool {
-        id: LoadBalancerId::parse(ID).unwrap().pool("default-web").unwrap(),
+        id: pool_id("default-web"),
         etag: None,
         document: json!({"name": "default-web", "futureField": 1, "properties": {"virtualNetwork": {"id": "v"},
             "loadBalancerBackendAddresses": entries}}),

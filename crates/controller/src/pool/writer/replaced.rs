@@ -47,32 +47,18 @@ impl ReplacedVersions {
 
 #[cfg(test)]
 mod tests {
-    use hyper::StatusCode;
     use tokio::time::advance;
 
+    use super::super::super::fixtures::{pool_id as pool, refused};
     use super::*;
-
-    fn pool(name: &str) -> PoolId {
-        let group = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network";
-        PoolId::parse(&format!("{group}/loadBalancers/kubernetes/backendAddressPools/{name}")).unwrap()
-    }
-
-    fn refused(status: StatusCode) -> Result<(), ArmError> {
-        Err(ArmError::ErrorResponse {
-            status,
-            error: headgate_azure::ErrorBody::default(),
-            retry_after: None,
-            may_have_applied: false,
-        })
-    }
 
     #[tokio::test(start_paused = true)]
     async fn replaced_version_is_known_while_reads_may_lag() {
         for (outcomes, is_replaced) in [
             (vec![Ok(())], true),
-            (vec![refused(StatusCode::PRECONDITION_FAILED)], false),
-            (vec![refused(StatusCode::PRECONDITION_FAILED); 2], true),
-            (vec![refused(StatusCode::CONFLICT); 2], false),
+            (vec![Err(refused(412, "", None))], false),
+            (vec![Err(refused(412, "", None)); 2], true),
+            (vec![Err(refused(409, "", None)); 2], false),
             (
                 vec![Err(ArmError::NotPermitted {
                     may_have_applied: false,

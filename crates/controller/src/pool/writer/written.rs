@@ -154,31 +154,13 @@ impl WrittenEdits {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use headgate_azure::AdminState;
     use tokio::time::advance;
 
-    use super::super::super::ClusterNode;
-    use super::super::super::edit::AdminStateChange;
-    use super::super::super::pool_entry::EntryKey;
+    use super::super::super::fixtures::edit;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-
-    fn edit(pool: &str, to: AdminState) -> PoolEdit {
-        let group = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network";
-        PoolEdit {
-            pool: PoolId::parse(&format!("{group}/loadBalancers/kubernetes/backendAddressPools/{pool}")).unwrap(),
-            admin_states: vec![AdminStateChange {
-                index: 0,
-                key: EntryKey::from_text("10.0.0.1"),
-                node: Arc::new(ClusterNode::default()),
-                to,
-            }],
-            members: None,
-        }
-    }
 
     /// Writes it in a batch of its own, and reads in the next one that it is due again so long after the write, when other writers have
     /// released the shared Lease so often.
@@ -191,22 +173,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_undone_soon_is_written_at_once_two_times_and_then_waits_longer_each_time() {
         let mut writes = WrittenEdits::default();
-        let down = edit("a", AdminState::Down);
+        let down = edit("a", Some(AdminState::Down));
         for expected in [ReadBack::Due, ReadBack::Due, ReadBack::Ignored] {
             assert_eq!(undone_after(&mut writes, &down, SOON / 2, 0).await, expected);
         }
         for wait in [30, 60, 120, 240, 300, 300] {
-            let mut edits = vec![down.clone(), edit("b", AdminState::Down)];
+            let mut edits = vec![down.clone(), edit("b", Some(AdminState::Down))];
             let Waiting { until, pool } = writes.take_waiting(&mut edits).unwrap();
             assert_eq!((until - Instant::now(), pool), (wait * SECOND, down.pool.clone()));
-            assert_eq!(edits, [edit("b", AdminState::Down)], "the other pool is written");
+            assert_eq!(edits, [edit("b", Some(AdminState::Down))], "the other pool is written");
             advance(wait * SECOND).await;
             let mut edits = vec![down.clone()];
             assert_eq!((writes.take_waiting(&mut edits), edits.len()), (None, 1));
             assert_eq!(writes.check(&down, Instant::now(), 0), ReadBack::Due);
             assert_eq!(undone_after(&mut writes, &down, SECOND, 0).await, ReadBack::Ignored);
         }
-        let mut edits = vec![edit("a", AdminState::None)];
+        let mut edits = vec![edit("a", Some(AdminState::None))];
         assert_eq!(
             (writes.take_waiting(&mut edits), edits.len()),
             (None, 1),
@@ -221,7 +203,7 @@ mod tests {
             (MAX_AGE, ReadBack::Due),
         ] {
             let mut writes = WrittenEdits::default();
-            let down = edit("a", AdminState::Down);
+            let down = edit("a", Some(AdminState::Down));
             for _ in 1..MAX_UNDONE {
                 assert_eq!(undone_after(&mut writes, &down, SECOND, 0).await, ReadBack::Due);
             }
@@ -233,7 +215,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_pool_that_is_due_first_is_named() {
         let mut writes = WrittenEdits::default();
-        let (first, second) = (edit("first", AdminState::Down), edit("second", AdminState::Down));
+        let (first, second) = (
+            edit("first", Some(AdminState::Down)),
+            edit("second", Some(AdminState::Down)),
+        );
         for ignored in [&first, &second] {
             for _ in 0..MAX_UNDONE {
                 undone_after(&mut writes, ignored, SECOND, 0).await;
@@ -253,13 +238,13 @@ mod tests {
             (AdminState::Down, SECOND, 1),
         ] {
             let mut writes = WrittenEdits::default();
-            let down = edit("a", AdminState::Down);
+            let down = edit("a", Some(AdminState::Down));
             for _ in 0..MAX_UNDONE {
                 for _ in 1..MAX_UNDONE {
                     assert_eq!(undone_after(&mut writes, &down, SECOND, 0).await, ReadBack::Due);
                 }
                 assert_eq!(
-                    undone_after(&mut writes, &edit("a", other), after, releases).await,
+                    undone_after(&mut writes, &edit("a", Some(other)), after, releases).await,
                     ReadBack::Due
                 );
             }
@@ -269,16 +254,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_write_that_two_reads_of_its_batch_do_not_show_is_ignored() {
         let mut writes = WrittenEdits::default();
-        let (down, began) = (edit("a", AdminState::Down), Instant::now());
+        let (down, began) = (edit("a", Some(AdminState::Down)), Instant::now());
         assert!(!writes.any_since(began));
         writes.insert(down.clone(), 0);
         assert!(writes.any_since(began));
-        assert_eq!(writes.check(&edit("b", AdminState::Down), began, 0), ReadBack::Due);
-        assert_eq!(writes.check(&edit("a", AdminState::None), began, 0), ReadBack::Due);
+        assert_eq!(
+            writes.check(&edit("b", Some(AdminState::Down)), began, 0),
+            ReadBack::Due
+        );
+        assert_eq!(
+            writes.check(&edit("a", Some(AdminState::None)), began, 0),
+            ReadBack::Due
+        );
         assert_eq!(writes.check(&down, began, 0), ReadBack::Awaited);
         assert_eq!(writes.check(&down, began, 0), ReadBack::Ignored);
         assert!(writes.take_waiting(&mut vec![down.clone()]).is_some());
-        assert!(writes.take_waiting(&mut vec![edit("b", AdminState::Down)]).is_none());
+        assert!(
+            writes
+                .take_waiting(&mut vec![edit("b", Some(AdminState::Down))])
+                .is_none()
+        );
         assert!(writes.take_waiting(&mut vec![down]).is_none(), "its end was seen");
     }
 }

@@ -1,43 +1,10 @@
-use std::sync::Arc;
-
-use headgate_azure::{AdminState, ErrorBody, OperationFailure, PoolId};
-use hyper::StatusCode;
+use headgate_azure::{AdminState, ErrorBody, OperationFailure};
 use tokio::time::advance;
 
-use super::super::super::ClusterNode;
-use super::super::super::edit::AdminStateChange;
-use super::super::super::pool_entry::EntryKey;
+use super::super::super::fixtures::{edit, pool_id as pool, refused};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn pool(name: &str) -> PoolId {
-    let group = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network";
-    PoolId::parse(&format!("{group}/loadBalancers/kubernetes/backendAddressPools/{name}")).unwrap()
-}
-
-fn edit(name: &str, to: Option<AdminState>) -> PoolEdit {
-    let change = |to| AdminStateChange {
-        index: 0,
-        key: EntryKey::from_text("10.0.0.1"),
-        node: Arc::new(ClusterNode::default()),
-        to,
-    };
-    PoolEdit {
-        pool: pool(name),
-        admin_states: to.map(change).into_iter().collect(),
-        members: None,
-    }
-}
-
-fn refused(status: u16, retry_after: Option<Duration>) -> ArmError {
-    ArmError::ErrorResponse {
-        status: StatusCode::from_u16(status).unwrap(),
-        error: ErrorBody::default(),
-        retry_after,
-        may_have_applied: false,
-    }
-}
 
 fn end(attempts: &mut Attempts, plan: Vec<PoolEdit>, result: Result<(), AttemptError>) -> AfterAttempt {
     attempts.end(pool("a").load_balancer(), plan, result)
@@ -49,10 +16,10 @@ async fn failed_plan_waits_and_another_one_waits_for_retry_after_only() {
     let members = || edit("c", None);
     for (status, retry_after, until, until_of_others) in [
         (409, None, Some(SECOND / 10), None),
-        (429, Some(20 * SECOND), Some(20 * SECOND), Some(20 * SECOND)),
+        (429, Some(20), Some(20 * SECOND), Some(20 * SECOND)),
     ] {
         let mut attempts = Attempts::default();
-        let result = Err(AttemptError::Arm(refused(status, retry_after)));
+        let result = Err(AttemptError::Arm(refused(status, "", retry_after)));
         assert!(matches!(
             end(&mut attempts, vec![down("a"), down("b")], result),
             AfterAttempt::Failed(_)
@@ -91,7 +58,7 @@ async fn pools_that_ended_attempts_come_last_and_take_turns_until_all_is_written
         ("b", ["c", "d", "a", "b"]),
     ] {
         attempts.fail_pool(pool(failed));
-        let result = Err(AttemptError::Arm(refused(500, None)));
+        let result = Err(AttemptError::Arm(refused(500, "", None)));
         end(&mut attempts, vec![edit("a", Some(AdminState::Down))], result);
         assert_eq!(order(&attempts), expected);
     }
@@ -166,12 +133,12 @@ fn refusal_of_one_pool_stops_no_other() {
         error: ErrorBody::default(),
     };
     for (error, expected) in [
-        (refused(400, None), true),
-        (refused(404, None), true),
-        (refused(401, None), false),
-        (refused(408, None), false),
-        (refused(429, None), false),
-        (refused(503, None), false),
+        (refused(400, "", None), true),
+        (refused(404, "", None), true),
+        (refused(401, "", None), false),
+        (refused(408, "", None), false),
+        (refused(429, "", None), false),
+        (refused(503, "", None), false),
         (failed, true),
         (ArmError::DeadlineExceeded, false),
     ] {
