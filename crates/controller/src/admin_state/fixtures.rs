@@ -9,7 +9,7 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
@@ -172,8 +172,19 @@ pub(super) fn guarded_by(settings: &GuardSettings) -> GuardInputs<'_> {
 /// A pool's name, its entries, and whether its rule has a probe.
 pub(super) type PoolFixture<'a> = (&'a str, &'a [(u8, &'a str)], bool);
 
-/// A load balancer with these pools. An entry is the number of its node and its admin state, `-` for no admin state.
+/// A load balancer with these pools.
 pub(super) fn view(pools: &[PoolFixture<'_>]) -> LoadBalancerView {
+    let entries: Vec<_> = pools.iter().map(|(name, entries, _)| (*name, *entries)).collect();
+    let rule =
+        |(name, _, is_probed): &PoolFixture<'_>| (name.to_string(), name.to_string(), is_probed.then_some(("Tcp", 80)));
+    LoadBalancerView::new(&load_balancer(&entries, &pools.iter().map(rule).collect::<Vec<_>>())).unwrap()
+}
+
+/// A rule's name, its pool, and the protocol and port of its probe.
+type RuleFixture<'a> = (String, String, Option<(&'a str, u16)>);
+
+/// An entry is the number of its node and its admin state, `-` for no admin state.
+fn load_balancer(pools: &[(&str, &[(u8, &str)])], rules: &[RuleFixture<'_>]) -> Value {
     let entry = |(number, state): &(u8, &str)| {
         let mut entry = json!({"name": format!("n{number}"), "properties": {"ipAddress": format!("10.0.0.{number}")}});
         if *state != "-" {
@@ -181,28 +192,42 @@ pub(super) fn view(pools: &[PoolFixture<'_>]) -> LoadBalancerView {
         }
         entry
     };
-    let rule = |name: &str, probed: bool| {
-        let mut rule = json!({"name": name, "properties": {"backendAddressPool": {"id": format!("{ID}/backendAddressPools/{name}")}}});
-        if probed {
-            rule["properties"]["probe"] = json!({"id": format!("{ID}/probes/p")});
+    let pool = |(name, entries): &(&str, &[(u8, &str)])| {
+        let entries: Vec<_> = entries.iter().map(entry).collect();
+        json!({"name": name, "properties": {"loadBalancerBackendAddresses": entries}})
+    };
+    let inside = |kind: &str, name: &str| json!({"id": format!("{ID}/{kind}/{name}")});
+    let rule = |(name, pool, probe): &RuleFixture<'_>| {
+        let mut rule = json!({"name": name, "properties": {"backendAddressPool": inside("backendAddressPools", pool)}});
+        if probe.is_some() {
+            rule["properties"]["probe"] = inside("probes", name);
         }
         rule
     };
-    let document = json!({"id": ID, "properties": {
-        "probes": [{"name": "p", "properties": {"protocol": "Tcp", "port": 80}}],
-        "backendAddressPools": pools.iter().map(|(name, entries, _)| json!({"name": name, "properties": {
-            "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<Value>>()}})).collect::<Vec<_>>(),
-        "loadBalancingRules": pools.iter().map(|(name, _, probed)| rule(name, *probed)).collect::<Vec<_>>()}});
-    LoadBalancerView::new(&document).unwrap()
+    let probe = |(name, _, probe): &RuleFixture<'_>| {
+        let (protocol, port) = (*probe)?;
+        let path = if protocol == "HTTP" {
+            "/healthz/services/default/web"
+        } else {
+            "/healthz"
+        };
+        Some(json!({"name": name, "properties": {"protocol": protocol, "port": port, "requestPath": path}}))
+    };
+    json!({"id": ID, "properties": {
+        "probes": rules.iter().filter_map(probe).collect::<Vec<_>>(),
+        "backendAddressPools": pools.iter().map(pool).collect::<Vec<_>>(),
+        "loadBalancingRules": rules.iter().map(rule).collect::<Vec<_>>()}})
 }
 
 /// The result of a lookup, and whether it leaves the interface's Node unknown.
 pub(super) type Lookup = (Option<Result<Option<String>, ArmError>>, bool);
 
-pub(super) fn lookups() -> [Lookup; 4] {
+pub(super) fn lookups() -> [Lookup; 6] {
     [
         (None, true),
         (Some(Err(ArmError::DeadlineExceeded)), true),
+        (Some(Err(refused(429, "TooManyRequests", Some(60)))), true),
+        (Some(Err(refused(403, "AuthorizationFailed", None))), false),
         (Some(Ok(None)), false),
         (Some(Ok(Some("/vm".to_owned()))), false),
     ]
@@ -273,29 +298,8 @@ pub(super) fn local_services(services: &[(&str, u16, &[u8])], now: Moment) -> Se
 
 /// A load balancer with the pool `p` of these entries, and a rule for each probe: a protocol and a port.
 pub(super) fn probed_load_balancer(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> Value {
-    let entry = |(number, state): &(u8, &str)| {
-        json!({"name": format!("n{number}"),
-            "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}})
-    };
-    let inside = |kind: &str, name: &str| json!({"id": format!("{ID}/{kind}/{name}")});
-    let named = |(protocol, port): &(&str, u16)| format!("{protocol}-{port}");
-    let rule = |probe| {
-        json!({"name": named(probe), "properties": {
-            "backendAddressPool": inside("backendAddressPools", "p"), "probe": inside("probes", &named(probe))}})
-    };
-    let path = |protocol: &str| {
-        if protocol == "HTTP" {
-            "/healthz/services/default/web"
-        } else {
-            "/healthz"
-        }
-    };
-    let probe = |probe: &(&str, u16)| json!({"name": named(probe), "properties": {"protocol": probe.0, "port": probe.1, "requestPath": path(probe.0)}});
-    json!({"id": ID, "properties": {
-        "probes": probes.iter().map(probe).collect::<Vec<_>>(),
-        "backendAddressPools": [{"name": "p", "properties": {
-            "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<_>>()}}],
-        "loadBalancingRules": probes.iter().map(rule).collect::<Vec<_>>()}})
+    let rule = |probe: &(_, u16)| (format!("{}-{}", probe.0, probe.1), "p".to_owned(), Some(*probe));
+    load_balancer(&[("p", entries)], &probes.iter().map(rule).collect::<Vec<_>>())
 }
 
 pub(super) fn probed_view(entries: &[(u8, &str)], probes: &[(&str, u16)]) -> LoadBalancerView {

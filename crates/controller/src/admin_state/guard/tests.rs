@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
@@ -6,15 +5,16 @@ use headgate_core::node::NodeHold;
 use proptest::prelude::*;
 
 use super::super::fixtures::{
-    Cluster, DRAIN, ENFORCE, add_interface, guarded_by, ledger, lookups, node, plan_inputs, target_states, view,
+    Cluster, DRAIN, add_interface, guarded_by, ledger, lookups, node, plan_inputs, probed_view, target_states, view,
 };
 use super::super::ledger::LedgerStage;
-use super::super::plan::{PlanInputs, Policy, plan};
+use super::super::plan::{PlanInputs, plan};
 use super::super::settings::AdminStateMode;
 use super::*;
-use crate::pool::LoadBalancerView;
 
 const OUT: &str = "node.kubernetes.io/out-of-service";
+
+const PROBES_HEADGATE: &[(&str, u16)] = &[("Http", 10456)];
 
 fn guard(minimum_in_service: IntOrPercent) -> GuardSettings {
     GuardSettings {
@@ -247,26 +247,13 @@ fn held_entry_is_shown_and_counted() {
     assert_eq!(held, [(true, false), (false, true)]);
 }
 
-/// A pool whose rule probes headgate.
-fn probed_view(entries: &[(u8, &str)]) -> LoadBalancerView {
-    let mut view = view(&[("p", entries, true)]);
-    for rule in &mut Arc::make_mut(&mut view.pools[0]).rules {
-        rule.probe = Some(crate::pool::Probe {
-            protocol: "Http".to_owned(),
-            port: 10456,
-            path: Some("/healthz".to_owned()),
-        });
-    }
-    view
-}
-
 #[test]
 fn node_that_fails_its_probes_does_not_serve() {
     let entries = [(1, "-"), (2, "-")];
     let mut nodes = [node(1, &["probe-only"]), node(2, &[DRAIN])];
     nodes[0].health_signals = [Signal::Taint("probe-only".to_owned())].into();
     let held = |health_port| {
-        let view = probed_view(&entries);
+        let view = probed_view(&entries, PROBES_HEADGATE);
         let settings = GuardSettings {
             health_port,
             ..guard(IntOrPercent::Int(1))
@@ -301,7 +288,7 @@ fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
         let mut targets = target_states(&nodes, now);
         targets.set_stale_since(is_stale.then_some(now.wall));
         let plan = plan(
-            &probed_view(&[(1, "-"), (2, "-")]),
+            &probed_view(&[(1, "-"), (2, "-")], PROBES_HEADGATE),
             &PlanInputs {
                 guard: guarded_by(settings),
                 ..plan_inputs(&targets, &ledger(&[]), now)
@@ -348,7 +335,7 @@ fn one_that_fails_its_probes_comes_last_where_no_hold_can_be_written() {
             ..guard(IntOrPercent::Int(1))
         };
         let plan = plan(
-            &probed_view(&[(1, "Down"), (2, "-")]),
+            &probed_view(&[(1, "Down"), (2, "-")], PROBES_HEADGATE),
             &PlanInputs {
                 guard: guarded_by(&settings),
                 ..plan_inputs(&cluster.targets, &cluster.ledger, cluster.now)
@@ -364,22 +351,8 @@ fn one_that_fails_its_probes_comes_last_where_no_hold_can_be_written() {
 fn mode_off_holds_nothing() {
     let mut cluster = cluster(&["-"; 1], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
-    let view = cluster.view();
-    assert!(
-        plan(
-            &view,
-            &PlanInputs {
-                policy: Policy {
-                    mode: AdminStateMode::Disabled,
-                    ..ENFORCE
-                },
-                guard: guarded_by(&guard(IntOrPercent::Int(1))),
-                ..plan_inputs(&target_states(&cluster.nodes, cluster.now), &ledger(&[]), cluster.now)
-            }
-        )
-        .entries
-        .is_empty()
-    );
+    cluster.mode = AdminStateMode::Disabled;
+    assert!(cluster.plan().entries.is_empty());
 }
 
 #[test]
