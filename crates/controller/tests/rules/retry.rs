@@ -37,45 +37,38 @@ fn conflict() -> Answer {
 }
 
 /// A 429 with `Retry-After` parks the pool until then, for the GET (test 1) and for the PUT (test 2).
-fn throttling_parks_until_retry_after(call: Call) {
-    let mut world = world();
-    fail(&mut world, call, throttled(75));
-    world.tick();
-    assert_eq!(world.take_events(), web(Retrying));
-    let throttled_at = world.now;
-    let operation = world.updater.queue().iter().next().unwrap();
-    assert_eq!(
-        operation.next_eligible_at,
-        Some(throttled_at + std::time::Duration::from_secs(75)),
-        "to the second"
-    );
-    world.take_calls();
-    let leases = world.leases;
-    for _ in 0..2 {
+#[test]
+fn throttling_parks_until_retry_after() {
+    for call in [Call::Get, Call::Put] {
+        let mut world = world();
+        fail(&mut world, call, throttled(75));
         world.tick();
-        assert_eq!((world.take_calls(), world.take_events()), (vec![], vec![]));
-        assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
-        assert_eq!(world.updater.queue_status(world.now).parked_pools, 1);
+        assert_eq!(world.take_events(), web(Retrying));
+        let throttled_at = world.now;
+        let operation = world.updater.queue().iter().next().unwrap();
+        assert_eq!(
+            operation.next_eligible_at,
+            Some(throttled_at + std::time::Duration::from_secs(75)),
+            "to the second"
+        );
+        world.take_calls();
+        let leases = world.leases;
+        for _ in 0..2 {
+            world.tick();
+            assert_eq!((world.take_calls(), world.take_events()), (vec![], vec![]));
+            assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
+            assert_eq!(world.updater.queue_status(world.now).parked_pools, 1);
+        }
+        assert_eq!(
+            (world.leases, world.outcomes()),
+            (leases, (0, 0)),
+            "nothing is eligible, so the Lease is not taken"
+        );
+        world.tick();
+        assert_eq!(world.take_events(), web(Updated));
+        assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+        assert_eq!(world.outcomes(), (1, 0));
     }
-    assert_eq!(
-        (world.leases, world.outcomes()),
-        (leases, (0, 0)),
-        "nothing is eligible, so the Lease is not taken"
-    );
-    world.tick();
-    assert_eq!(world.take_events(), web(Updated));
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
-    assert_eq!(world.outcomes(), (1, 0));
-}
-
-#[test]
-fn throttled_get_parks_until_retry_after() {
-    throttling_parks_until_retry_after(Call::Get);
-}
-
-#[test]
-fn throttled_put_parks_until_retry_after() {
-    throttling_parks_until_retry_after(Call::Put);
 }
 
 /// A closed throttle gate parks the pool until it opens, and costs no retry, because nothing was sent (test 4).
@@ -151,46 +144,49 @@ fn parked_pool_does_not_delay_other_pools() {
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"]);
 }
 
-/// With the default of three retries, the fourth retriable failure ends the operation (test 9).
+/// With the default of three retries, the fourth retriable failure ends the operation (test 9), and with none the first (test 18; the
+/// table of `local_service::settings` has the other values).
 #[test]
-fn the_fourth_failure_is_final() {
-    let mut world = world();
-    for _ in 0..4 {
-        fail(&mut world, Call::Put, conflict());
-    }
-    for _ in 0..3 {
+fn failure_without_retries_left_is_final() {
+    for (settings, retries) in [(UpdaterSettings::default(), 3), (with_retries(0), 0)] {
+        let mut world = World::with_pending_update(settings);
+        for _ in 0..=retries {
+            fail(&mut world, Call::Put, conflict());
+        }
+        for _ in 0..retries {
+            world.tick();
+            assert_eq!((world.take_events(), world.outcomes()), (web(Retrying), (0, 0)));
+        }
         world.tick();
-        assert_eq!((world.take_events(), world.outcomes()), (web(Retrying), (0, 0)));
-    }
-    world.tick();
-    let message = world.events[0].message.clone();
-    assert_eq!((world.take_events(), world.outcomes()), (web(Failed), (0, 1)));
-    assert_contains!(message, "after 3 retries: the error. To retrigger");
-    assert!(world.updater.queue().is_empty());
-}
-
-/// Failures that are known to be final (test 11) end the operation at the first attempt. The status codes of test 10 are not among them.
-#[test]
-fn terminal_failures_are_not_retried() {
-    for call in [Call::Get, Call::Put] {
-        let mut world = world();
-        fail(&mut world, call, Answer::Fails(Failure::Terminal));
-        world.tick();
-        assert!(world.events[0].message.contains("(non-retriable)"));
+        let message = world.events[0].message.clone();
         assert_eq!((world.take_events(), world.outcomes()), (web(Failed), (0, 1)));
+        assert_contains!(message, &format!("after {retries} retries: the error. To retrigger"));
         assert!(world.updater.queue().is_empty());
     }
 }
 
-/// A missing pool, found by the GET or the PUT, ends the operation without an event or an outcome in metrics (test 12).
+/// Failures that are known to be final (test 11; the status codes of test 10 are not among them) end the operation at the first attempt; a
+/// missing pool, found by the GET or the PUT, does without an event or an outcome in metrics (test 12).
 #[test]
-fn update_of_a_deleted_pool_is_dropped_without_event() {
-    for call in [Call::Get, Call::Put] {
-        let mut world = world();
-        fail(&mut world, call, Answer::Fails(Failure::Missing));
-        world.tick();
-        assert!(world.take_events().is_empty() && world.updater.queue().is_empty());
-        assert_eq!((world.outcomes(), world.updater.counters().dropped), ((0, 0), 1));
+fn terminal_failures_are_not_retried_and_a_deleted_pool_has_no_event() {
+    for (failure, events, failed, dropped) in [(Failure::Terminal, web(Failed), 1, 0), (Failure::Missing, vec![], 0, 1)]
+    {
+        for call in [Call::Get, Call::Put] {
+            let mut world = world();
+            fail(&mut world, call, Answer::Fails(failure));
+            world.tick();
+            assert!(
+                world
+                    .events
+                    .iter()
+                    .all(|event| event.message.contains("(non-retriable)"))
+            );
+            assert_eq!((world.take_events(), world.outcomes()), (events.clone(), (0, failed)));
+            assert_eq!(
+                (world.updater.queue().len(), world.updater.counters().dropped),
+                (0, dropped)
+            );
+        }
     }
 }
 
@@ -257,18 +253,6 @@ fn removing_a_service_removes_its_parked_operation() {
     world.tick();
     assert_eq!(world.updater.queue_status(world.now).parked_pools, 1);
     world.updater.delete_service(&name("Default/Web"));
-    assert!(world.updater.queue().is_empty());
-}
-
-/// With a maximum of 0 retries; the table of `local_service::settings` has the other values (test 18).
-#[test]
-fn without_retries_the_first_retriable_failure_is_final() {
-    let mut world = World::with_pending_update(with_retries(0));
-    fail(&mut world, Call::Put, conflict());
-    world.tick();
-    let message = world.events[0].message.clone();
-    assert_contains!(message, "after 0 retries", "retrigger");
-    assert_eq!((world.take_events(), world.outcomes()), (web(Failed), (0, 1)));
     assert!(world.updater.queue().is_empty());
 }
 
