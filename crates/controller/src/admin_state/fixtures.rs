@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, LoadBalancerId, NetworkInterfaceId};
+use headgate_azure::{AdminState, ArmError, NetworkInterfaceId};
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
@@ -19,7 +19,7 @@ use super::target_states::TargetStates;
 use crate::local_pools::objects::{Endpoint, EndpointSlice};
 use crate::local_service::ServiceIndex;
 use crate::pool::fixtures::LOAD_BALANCER as ID;
-pub(super) use crate::pool::fixtures::pool_id;
+pub(super) use crate::pool::fixtures::{pool_id, refused};
 use crate::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, Taint};
 
 pub(super) const ENFORCE: Policy = Policy {
@@ -54,6 +54,8 @@ pub(super) struct Cluster {
     pub(super) nodes: Vec<ClusterNode>,
     /// By node: the admin state in the pool.
     pub(super) states: Vec<&'static str>,
+    /// A probe of each rule; without any, the pool has one rule with a probe.
+    pub(super) probes: &'static [(&'static str, u16)],
     pub(super) ledger: Ledger,
     pub(super) held: HeldEntries,
     pub(super) guard: GuardSettings,
@@ -69,6 +71,7 @@ impl Cluster {
         Self {
             nodes: numbers.map(|number| node(number, &[])).collect(),
             states: states.to_vec(),
+            probes: &[],
             ledger: Ledger::default(),
             held: HeldEntries::new(),
             guard,
@@ -83,9 +86,13 @@ impl Cluster {
         self.now.wall += Duration::from_secs(seconds);
     }
 
-    pub(super) fn view(&self) -> LoadBalancerView {
+    fn view(&self) -> LoadBalancerView {
         let entries: Vec<_> = (1_u8..).zip(self.states.iter().copied()).collect();
-        view(&[("p", &entries, true)])
+        if self.probes.is_empty() {
+            view(&[("p", &entries, true)])
+        } else {
+            probed_view(&entries, self.probes)
+        }
     }
 
     pub(super) fn plan(&mut self) -> Plan {

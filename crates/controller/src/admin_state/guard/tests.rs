@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use headgate_core::clock::Clock;
 use headgate_core::node::NodeHold;
 use proptest::prelude::*;
 
@@ -34,6 +33,14 @@ fn recorded_hold() -> NodeHold {
 
 fn cluster(states: &[&'static str], minimum: IntOrPercent) -> Cluster {
     Cluster::new(states, guard(minimum))
+}
+
+/// Two nodes in a pool whose rule probes headgate at 10456, the health port or another one.
+fn probed(health_port: u16) -> Cluster {
+    let mut cluster = cluster(&["-"; 2], IntOrPercent::Int(1));
+    cluster.probes = PROBES_HEADGATE;
+    cluster.guard.health_port = health_port;
+    cluster
 }
 
 impl Cluster {
@@ -249,24 +256,12 @@ fn held_entry_is_shown_and_counted() {
 
 #[test]
 fn node_that_fails_its_probes_does_not_serve() {
-    let entries = [(1, "-"), (2, "-")];
-    let mut nodes = [node(1, &["probe-only"]), node(2, &[DRAIN])];
-    nodes[0].health_signals = [Signal::Taint("probe-only".to_owned())].into();
     let held = |health_port| {
-        let view = probed_view(&entries, PROBES_HEADGATE);
-        let settings = GuardSettings {
-            health_port,
-            ..guard(IntOrPercent::Int(1))
-        };
-        let now = Clock::System.now();
-        let plan = plan(
-            &view,
-            &PlanInputs {
-                guard: guarded_by(&settings),
-                ..plan_inputs(&target_states(&nodes, now), &ledger(&[]), now)
-            },
-        );
-        plan.entries.iter().filter(|entry| entry.is_held_back).count()
+        let mut cluster = probed(health_port);
+        cluster.nodes = vec![node(1, &["probe-only"]), node(2, &[DRAIN])];
+        cluster.nodes[0].health_signals = [Signal::Taint("probe-only".to_owned())].into();
+        cluster.plan();
+        cluster.held.len()
     };
     assert_eq!(held(10456), 1);
     assert_eq!(held(80), 0, "the pool's probes do not reach headgate");
@@ -274,43 +269,31 @@ fn node_that_fails_its_probes_does_not_serve() {
 
 #[test]
 fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
-    let settings = GuardSettings {
-        health_port: 10456,
-        may_write_holds: true,
-        ..guard(IntOrPercent::Int(1))
-    };
-    let held = |settings: &GuardSettings, signal: Signal, is_stale: bool| {
-        let mut nodes = [node(1, &[]), node(2, &[])];
-        for node in &mut nodes {
+    let condition = || Signal::Condition("condition:Gone=True".to_owned());
+    for (health_port, may_write_holds, signal, is_stale, held_back, why) in [
+        (10456, true, Signal::Unschedulable, false, 1, ""),
+        (10456, true, Signal::Unschedulable, true, 0, "the Nodes are stale"),
+        (10456, true, condition(), false, 0, "no hold covers it"),
+        (
+            80,
+            true,
+            Signal::Unschedulable,
+            false,
+            0,
+            "the pool's probes do not reach headgate",
+        ),
+        (10456, false, Signal::Unschedulable, false, 0, "in the DaemonSet"),
+    ] {
+        let mut cluster = probed(health_port);
+        cluster.guard.may_write_holds = may_write_holds;
+        for node in &mut cluster.nodes {
             node.health_signals = [signal.clone()].into();
         }
-        let now = Clock::System.now();
-        let mut targets = target_states(&nodes, now);
-        targets.set_stale_since(is_stale.then_some(now.wall));
-        let plan = plan(
-            &probed_view(&[(1, "-"), (2, "-")], PROBES_HEADGATE),
-            &PlanInputs {
-                guard: guarded_by(settings),
-                ..plan_inputs(&targets, &ledger(&[]), now)
-            },
-        );
+        cluster.targets.set_stale_since(is_stale.then_some(cluster.now.wall));
+        let plan = cluster.plan();
         assert!(plan.edits.is_empty());
-        plan.pools[0].held_back
-    };
-    assert_eq!(held(&settings, Signal::Unschedulable, false), 1);
-    assert_eq!(held(&settings, Signal::Unschedulable, true), 0, "the Nodes are stale");
-    let condition = Signal::Condition("condition:Gone=True".to_owned());
-    assert_eq!(held(&settings, condition, false), 0, "no hold covers it");
-    let elsewhere = GuardSettings {
-        health_port: 80,
-        ..settings.clone()
-    };
-    assert_eq!(held(&elsewhere, Signal::Unschedulable, false), 0);
-    let in_daemon_set = GuardSettings {
-        may_write_holds: false,
-        ..settings
-    };
-    assert_eq!(held(&in_daemon_set, Signal::Unschedulable, false), 0);
+        assert_eq!(plan.pools[0].held_back, held_back, "{why}");
+    }
 }
 
 /// Its agent answers 503, and nothing can bring it back.
@@ -326,24 +309,14 @@ fn one_that_fails_its_probes_comes_last_where_no_hold_can_be_written() {
         }
         cluster.set(2, &[DRAIN]);
         cluster.nodes[1].health_signals = [Signal::Unschedulable].into();
-        for node in &cluster.nodes {
-            cluster.targets.apply(node.clone(), cluster.now);
-        }
-        let settings = GuardSettings {
-            health_port: 10456,
-            may_write_holds,
-            ..guard(IntOrPercent::Int(1))
-        };
-        let plan = plan(
-            &probed_view(&[(1, "Down"), (2, "-")], PROBES_HEADGATE),
-            &PlanInputs {
-                guard: guarded_by(&settings),
-                ..plan_inputs(&cluster.targets, &cluster.ledger, cluster.now)
-            },
+        cluster.probes = PROBES_HEADGATE;
+        cluster.guard.health_port = 10456;
+        cluster.guard.may_write_holds = may_write_holds;
+        cluster.plan();
+        assert_eq!(
+            (&cluster.states[..], cluster.held()),
+            (&["Down", "-"][..], vec![expected.to_owned()])
         );
-        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
-        let held: Vec<_> = held.map(|entry| &*entry.node.uid).collect();
-        assert_eq!(held, [expected], "{may_write_holds}");
     }
 }
 
