@@ -87,99 +87,53 @@ mod tests {
     #[test]
     fn updater_follows_azure_json_unless_the_settings_differ() {
         let usual = UpdaterSettings::default();
-        let seconds = |interval| Duration::from_secs(interval);
-        assert_eq!(
-            (usual.interval, usual.max_retries, usual.resync_interval),
-            (seconds(30), 3, seconds(300))
-        );
-        let keys = ["UpdateIntervalInSeconds", "UpdateMaxRetries"].map(|key| format!("loadBalancerBackendPool{key}"));
-        for (key, value, expected) in [
-            ("", "", Some(usual)),
-            ("loadBalancerSku", "", Some(usual)),
-            ("loadBalancerSku", "Standard", Some(usual)),
-            ("loadBalancerSku", "service", None),
-            (&keys[0], "0", Some(usual)),
-            (&keys[0], "-5", Some(usual)),
+        let seconds = [usual.interval, usual.resync_interval].map(|time| time.as_secs());
+        assert_eq!((seconds, usual.max_retries), ([30, 300], 3));
+        // What differs from the usual; `None` where the updater is not active.
+        let rows: [(&str, Option<fn(&mut UpdaterSettings)>); 12] = [
+            ("", Some(|_| {})),
+            ("loadBalancerSku: ''", Some(|_| {})),
+            ("loadBalancerSku: Standard", Some(|_| {})),
+            ("loadBalancerSku: service", None),
+            ("loadBalancerBackendPoolUpdateIntervalInSeconds: 0", Some(|_| {})),
+            ("loadBalancerBackendPoolUpdateIntervalInSeconds: -5", Some(|_| {})),
             (
-                &keys[0],
-                "7",
-                Some(UpdaterSettings {
-                    interval: seconds(7),
-                    ..usual
-                }),
+                "loadBalancerBackendPoolUpdateIntervalInSeconds: 7",
+                Some(|it| it.interval = Duration::from_secs(7)),
             ),
             (
-                &keys[1],
-                "0",
-                Some(UpdaterSettings {
-                    max_retries: 0,
-                    ..usual
-                }),
+                "loadBalancerBackendPoolUpdateMaxRetries: 0",
+                Some(|it| it.max_retries = 0),
             ),
             (
-                &keys[1],
-                "-1",
-                Some(UpdaterSettings {
-                    max_retries: 0,
-                    ..usual
-                }),
+                "loadBalancerBackendPoolUpdateMaxRetries: -1",
+                Some(|it| it.max_retries = 0),
             ),
             (
-                &keys[1],
-                "5",
-                Some(UpdaterSettings {
-                    max_retries: 5,
-                    ..usual
-                }),
+                "loadBalancerBackendPoolUpdateMaxRetries: 5",
+                Some(|it| it.max_retries = 5),
             ),
             (
-                &keys[1],
-                "9223372036854775807",
-                Some(UpdaterSettings {
-                    max_retries: u32::MAX,
-                    ..usual
-                }),
+                "loadBalancerBackendPoolUpdateMaxRetries: 9223372036854775807",
+                Some(|it| it.max_retries = u32::MAX),
             ),
             (
-                "preConfiguredBackendPoolLoadBalancerTypes",
-                "Internal",
-                Some(UpdaterSettings {
-                    pre_configured: PreConfigured::Internal,
-                    ..usual
-                }),
+                "preConfiguredBackendPoolLoadBalancerTypes: Internal",
+                Some(|it| it.pre_configured = PreConfigured::Internal),
             ),
-        ] {
-            let row = if key.is_empty() {
-                String::new()
-            } else {
-                format!("{key}: {value}")
-            };
-            assert_eq!(
-                settings(&format!("{SEVERAL}{row}"), LocalServicePools::Auto),
-                expected,
-                "{row}"
-            );
-            assert_eq!(
-                settings(&row, LocalServicePools::Auto),
-                None,
-                "{row}: one load balancer"
-            );
-            let all = settings(&row, LocalServicePools::AllEndpoints).unwrap();
-            assert_eq!(all, expected.unwrap_or(usual), "{row}");
-            let ready = settings(&row, LocalServicePools::ReadyEndpoints);
-            assert_eq!(
-                ready,
-                Some(UpdaterSettings {
-                    is_ready_required: true,
-                    ..all
-                }),
-                "{row}"
-            );
-            assert_eq!(
-                settings(&format!("{SEVERAL}{row}"), LocalServicePools::Disabled),
-                None,
-                "{row}"
-            );
+        ];
+        for (row, change) in rows {
+            let mut all = usual;
+            change.unwrap_or(|_| {})(&mut all);
+            let several = format!("{SEVERAL}{row}");
+            let auto = settings(&several, LocalServicePools::Auto);
+            assert_eq!(auto, change.is_some().then_some(all), "{row}");
+            assert_eq!(settings(row, LocalServicePools::Auto), None, "{row}: one load balancer");
+            assert_eq!(settings(row, LocalServicePools::AllEndpoints), Some(all), "{row}");
+            let ready = settings(row, LocalServicePools::ReadyEndpoints).unwrap();
+            all.is_ready_required = true;
+            assert_eq!(ready, all, "{row}");
+            assert_eq!(settings(&several, LocalServicePools::Disabled), None, "{row}");
         }
     }
 
