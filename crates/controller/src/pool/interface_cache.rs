@@ -59,7 +59,8 @@ impl InterfaceCache {
     /// as a right that is missing, is: nothing more will be known.
     pub(crate) fn knows_pool(&self, pool: &PoolView) -> bool {
         let may_pass = |error: &LastError| error.class != ErrorClass::Terminal;
-        let is_known = |cached: &CachedInterface| cached.machine.is_some() || !cached.last_error.as_ref().is_some_and(may_pass);
+        let is_known =
+            |cached: &CachedInterface| cached.machine.is_some() || !cached.last_error.as_ref().is_some_and(may_pass);
         pool.interfaces.iter().all(|id| self.0.get(id).is_some_and(is_known))
     }
 

@@ -1,10 +1,11 @@
 use std::time::Duration;
 
+use headgate_core::clock::Clock;
 use headgate_core::node::NodeHold;
 use proptest::prelude::*;
 
 use super::super::fixtures::{
-    Cluster, DRAIN, add_interface, guarded_by, ledger, lookups, node, plan_inputs, probed_view, target_states, view,
+    Cluster, DRAIN, add_interface, guarded_by, ledger, lookups, node, plan_inputs, target_states, view,
 };
 use super::super::ledger::LedgerStage;
 use super::super::plan::{PlanInputs, plan};
