@@ -148,9 +148,11 @@ mod tests {
         assert_eq!(node.waits_for(&found), "");
     }
 
+    type Edit = fn(&mut StatusReport);
+
     #[test]
     fn a_node_waits_for_nothing_only_if_all_its_entries_are_down() {
-        let with = |edit: fn(&mut StatusReport)| {
+        let with = |edit: Edit| {
             let mut found = report();
             let entry = &mut found.nodes[0].entries[1];
             (entry.pending, entry.becomes) = (false, None);
@@ -164,7 +166,7 @@ mod tests {
                 ..LeaderWork::default()
             });
         };
-        let cases: [(fn(&mut StatusReport), &str); 7] = [
+        let cases: [(Edit, &str); 7] = [
             (down, "nothing: out"),
             (|found| found.mode = "Disabled", "nothing: adminState.mode is Disabled"),
             (stale, "a list of Nodes: they are not confirmed"),

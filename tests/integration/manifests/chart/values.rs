@@ -84,21 +84,6 @@ fn values_that_contradict_each_other_are_refused_by_name() {
             "settings.evictionNotices needs the value evictionNotices.enabled",
         ),
         (
-            json!({"settings": {"evictionNotices": ["NodeEvents"]}}),
-            "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure",
-        ),
-        (
-            json!({"maintenance": {"enabled": true}, "settings": {"evictionNotices": ["NodeEvents"]}}),
-            "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure",
-        ),
-        (
-            merged(
-                aks(),
-                json!({"azure": {"leaderOnNodes": true}, "settings": {"evictionNotices": ["NodeEvents"]}}),
-            ),
-            "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure",
-        ),
-        (
             json!({"settings": {"serviceHealthChecks": "Path"}}),
             "settings.serviceHealthChecks needs the value serviceHealthChecks",
         ),
@@ -180,6 +165,21 @@ fn values_that_contradict_each_other_are_refused_by_name() {
         (
             merged(aks(), json!({"azure": {"workloadIdentity": "webhook"}})),
             "workloadIdentity webhook needs azure.clientId",
+        ),
+    ]);
+}
+
+/// In each of these nobody may read the events.
+#[test]
+fn node_events_are_refused_without_controllers_that_lead() {
+    let node_events = |values| merged(values, json!({"settings": {"evictionNotices": ["NodeEvents"]}}));
+    let named = "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure";
+    assert_refused([
+        (node_events(json!({})), named),
+        (node_events(json!({"maintenance": {"enabled": true}})), named),
+        (
+            node_events(merged(aks(), json!({"azure": {"leaderOnNodes": true}}))),
+            named,
         ),
     ]);
 }
