@@ -49,6 +49,20 @@ fn what_changes_with_each_renewal_is_kept_of_the_own_node_only() {
 }
 
 #[test]
+fn the_time_of_a_taint_is_kept_of_the_own_cordon_only() {
+    let taint = |key: &str| json!({"key": key, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"});
+    let object = json!({"spec": {"taints": [taint(CORDON_TAINT), taint("other")]}});
+    let kept = |node: Node| {
+        node.taints
+            .iter()
+            .map(|taint| taint.time_added.is_some())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kept(own(&object)), [true, false]);
+    assert_eq!(kept(read(&object)), [false, false]);
+}
+
+#[test]
 fn windows_and_virtual_nodes_lack_an_agent() {
     for (labels, lacks_agent) in [
         (json!({}), false),
