@@ -51,7 +51,7 @@ fn what_changes_with_each_renewal_is_kept_of_the_own_node_only() {
 #[test]
 fn the_time_of_a_taint_is_kept_of_the_own_cordon_only() {
     let taint = |key: &str| json!({"key": key, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"});
-    let object = json!({"spec": {"taints": [taint(CORDON_TAINT), taint("other")]}});
+    let object = json!({"metadata": {}, "spec": {"taints": [taint(CORDON_TAINT), taint("other")]}});
     let kept = |node: Node| {
         node.taints
             .iter()
