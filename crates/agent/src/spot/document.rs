@@ -160,6 +160,12 @@ pub(super) fn parse_not_before(text: &str) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use headgate_azure_emulator::{Emulator, Seed, Settings};
+    use headgate_core::clock::Clock;
+    use hyper::Request;
+    use serde_json::json;
+
     use super::*;
 
     const SAMPLE: &str = r#"{"DocumentIncarnation":2,"Events":[{"EventId":"C7061BAC","EventStatus":"Scheduled","EventType":"Preempt",
@@ -318,5 +324,32 @@ mod tests {
             assert!(EventsDocument::parse(text.as_bytes()).is_err(), "{text:.20}");
         }
         assert!(EventsDocument::parse(b"\xff\xfe").is_err());
+    }
+
+    #[tokio::test]
+    async fn document_of_the_emulator_is_read() {
+        const TYPES_OF_AZURE: [&str; 5] = ["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"];
+        let emulator = Emulator::new(Settings::default(), Seed::default(), Clock::System, 1).unwrap();
+        let events = TYPES_OF_AZURE
+            .map(|kind| json!({"EventType": kind, "Resources": ["vm"], "NotBefore": "2026-04-11T22:26:58Z"}));
+        let put = emulator.send_control("PUT", "scheduled-events", &json!({"Events": events}));
+        assert!(put.is_ok());
+        let get = Request::get("/metadata/scheduledevents?api-version=2020-07-01").header("Metadata", "true");
+        let answer = emulator
+            .call(get.body(Bytes::new()).unwrap(), "http://169.254.169.254")
+            .await;
+        let document = EventsDocument::parse(answer.unwrap().body()).unwrap();
+        assert_eq!(
+            (document.incarnation, document.unreadable, document.events.len()),
+            (Some(2), 0, 5)
+        );
+        for (event, kind) in document.events.iter().zip(TYPES_OF_AZURE) {
+            assert_eq!(
+                (event.event_type.as_str(), event.status),
+                (kind, EventStatus::Scheduled)
+            );
+            assert_ne!(event.event_type, EventType::Other);
+            assert_eq!(event.not_before, Some("2026-04-11T22:26:58Z".parse().unwrap()));
+        }
     }
 }
