@@ -84,13 +84,15 @@ mod tests {
     const SEVERAL: &str = "loadBalancerBackendPoolConfigurationType: nodeIP\n\
         multipleStandardLoadBalancerConfigurations: [{name: a, primaryVMSet: x}]\n";
 
+    /// What differs from the usual; `None` where the updater is not active.
+    type Expected = Option<fn(&mut UpdaterSettings)>;
+
     #[test]
     fn updater_follows_azure_json_unless_the_settings_differ() {
         let usual = UpdaterSettings::default();
         let seconds = [usual.interval, usual.resync_interval].map(|time| time.as_secs());
         assert_eq!((seconds, usual.max_retries), ([30, 300], 3));
-        // What differs from the usual; `None` where the updater is not active.
-        let rows: [(&str, Option<fn(&mut UpdaterSettings)>); 12] = [
+        let rows: [(&str, Expected); 12] = [
             ("", Some(|_| {})),
             ("loadBalancerSku: ''", Some(|_| {})),
             ("loadBalancerSku: Standard", Some(|_| {})),
