@@ -137,7 +137,7 @@ fn round(
     })?;
     let published = spend(&mut spent.published, || Arc::new(desired.clone()))?;
     let (mut book, mut written) = (Ledger::default(), 0);
-    for (name, answer) in answers {
+    for (_, answer) in answers {
         let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
         let (view, mut pools) = spend(&mut spent.viewed, || view(&document, answer))??;
         let now = clock.now();
