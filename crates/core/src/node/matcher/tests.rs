@@ -274,3 +274,19 @@ proptest! {
         prop_assert!(matcher.to_string().len() < 800);
     }
 }
+
+#[test]
+fn a_notice_of_azure_comes_from_its_own_matcher_only() {
+    let rules = SignalRules {
+        matchers: AzureNotice::ALL.map(SignalMatcher::Azure).to_vec(),
+    };
+    for notice in AzureNotice::ALL {
+        let signals = [(Signal::Azure(notice), ())].into();
+        let present: Vec<String> = rules
+            .names(&signals)
+            .filter(|(_, is_present)| *is_present)
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(present, [Signal::Azure(notice).to_string()]);
+    }
+}
