@@ -334,6 +334,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn looks_within_a_second_count_once() {
+        let mut probes = FailedProbes::new(TWO, counts(0, 0), &LocalServices::NotServed, false);
+        for (millis, unavailable, expected) in [(0, 1, "False"), (999, 2, "False"), (1, 2, "True")] {
+            advance(Duration::from_millis(millis)).await;
+            let found = probes.update(counts(0, unavailable), &LocalServices::NotServed, Instant::now());
+            assert_eq!(found.status.as_str(), expected, "{unavailable}");
+        }
+    }
+
+    #[test]
+    fn a_service_is_probed_until_its_last_answer_is_too_old() {
+        let last_at = Instant::now();
+        let answered = Answered {
+            counts: counts(0, 1),
+            last_at,
+        };
+        for (age, expected) in [(PROBED_TTL - Duration::from_nanos(1), true), (PROBED_TTL, false)] {
+            assert_eq!(answered.is_probed(last_at + age), expected, "{age:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_restart_continues_until_a_probe_succeeds() {
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &LocalServices::NotServed, true);
         assert_eq!(
