@@ -140,9 +140,11 @@ fn the_lease_is_read_before_a_release_that_follows_a_renewal_without_a_response(
 fn a_release_that_may_have_failed_is_tried_once_more() {
     let held = |holder: &str, term| ElectionRecord::default().acquired(holder, term, jiff::Timestamp::UNIX_EPOCH);
     let (own, others) = (held("me", 7), held("other", 8));
+    let in_time = |by: Instant, scenario: &Scenario| by == scenario.inputs.now.mono + REQUEST_TIMEOUT;
     for (failure, retries_after, found, is_tried) in [
         (Event::NoResponse, Some(2000), Some(own.clone()), true),
         (Event::NoResponse, Some(2000), Some(others.clone()), false),
+        (Event::NoResponse, Some(2000), Some(held("me", 8)), false),
         (Event::NoResponse, Some(2000), None, false),
         (Event::Conflict, Some(0), Some(own), true),
         (Event::Conflict, Some(0), Some(others), false),
@@ -163,11 +165,14 @@ fn a_release_that_may_have_failed_is_tried_once_more() {
             assert_eq!(action, Action::Wait(Some(began + Duration::from_millis(after))));
             action = scenario.after(after, Event::Woke);
         }
-        assert!(matches!(action, Action::Read(_)), "{failure:?}: {action:?}");
+        assert!(
+            matches!(action, Action::Read(by) if in_time(by, &scenario)),
+            "{failure:?}: {action:?}"
+        );
         let action = scenario.after(10, Event::Read(found.clone()));
         if is_tried {
             assert!(
-                matches!(&action, Action::Write(record, _) if record.is_released()),
+                matches!(&action, Action::Write(record, by) if record.is_released() && in_time(*by, &scenario)),
                 "{action:?}"
             );
             assert_eq!(scenario.after(10, failure), Action::Stop, "twice is enough");
