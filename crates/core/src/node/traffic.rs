@@ -115,3 +115,34 @@ impl Unproved {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unproved_has_a_reason_and_may_be_a_matter_of_the_next_read() {
+        let text = || "it".to_owned();
+        for (unproved, reason, is_missing_read) in [
+            (Unproved::ModeOff, "AdminStateOff", false),
+            (Unproved::NodesStale(Timestamp::UNIX_EPOCH), "NodesStale", true),
+            (Unproved::NotPlanned, "NotRead", true),
+            (Unproved::EntryNotPlanned, "NotRead", false),
+            (Unproved::NotListed(None), "NotRead", true),
+            (Unproved::NoLoadBalancer, "NoLoadBalancer", false),
+            (Unproved::NotIdentified, "NotIdentified", false),
+            (
+                Unproved::AddressContested([10, 0, 0, 1].into()),
+                "AddressContested",
+                false,
+            ),
+            (Unproved::MachineContested(text()), "MachineContested", false),
+            (Unproved::InterfaceUnknown, "NotRead", true),
+            (Unproved::InterfaceUnreadable(text()), "NotRead", false),
+            (Unproved::NotConfirmed(text()), "NotConfirmed", true),
+        ] {
+            let found = (unproved.reason(), unproved.is_missing_read());
+            assert_eq!(found, (reason, is_missing_read), "{unproved}");
+        }
+    }
+}
