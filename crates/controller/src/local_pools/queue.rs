@@ -166,7 +166,7 @@ impl OperationQueue {
         self.operations.get(key)
     }
 
-    /// Whether nothing is queued. Then a tick needs neither the shared Lease nor ARM.
+    /// Whether nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }

@@ -61,7 +61,7 @@ fn other_addresses_replace_and_keep_the_parking_time() {
         Enqueued::Replaced,
         "by an empty set"
     );
-    assert_eq!(queue.len(), 1);
+    assert_eq!((queue.len(), queue.is_empty()), (1, false));
 }
 
 #[test]
