@@ -460,6 +460,13 @@ fn the_daemon_set_evacuator_stays_within_the_targets() {
     assert_eq!(status.evacuation_progress_timestamp, Some(Time(at(10))));
     assert_eq!(status.expected_evacuation_finish_time, Some(Time(at(40))));
     assert!(!status.active_evacuator_completed);
+    let mut failed = evacuation.clone();
+    let failed_status = failed.status.as_mut().unwrap();
+    (failed_status.failed_eviction_counter, failed_status.message) = (1, "why it failed".to_owned());
+    let DaemonSetStep::Delete(status) = run(&failed, &daemon_pod, &node, Some(&reached)) else {
+        panic!("once more");
+    };
+    assert_eq!(status.message, "why it failed", "a blocker shows it");
     let hurried = NodeState {
         node: &node,
         targets: Some(&below),
