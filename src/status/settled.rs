@@ -104,6 +104,7 @@ mod tests {
         found.nodes = (0..9).flat_map(|_| report().nodes).collect();
         assert_eq!(found.unsettled(false).last().unwrap(), "4 more entries are pending");
     }
+
     #[test]
     fn a_selection_is_settled_only_if_all_its_nodes_are_known() {
         for (selected, expected) in [
