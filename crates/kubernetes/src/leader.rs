@@ -4,7 +4,7 @@
 //! stands still. No two terms of one Lease have the same number. A write is sent only with a [`Permit`], which only a
 //! valid term issues. A candidate acquires a Lease only in the `resourceVersion` that it has read, or creates it where it has just
 //! created the ledger: no leader has led there. A term ends 10 s after
-//! the *start* of the holder's last successful write; a candidate acquires what it has observed unchanged for 15 s; each
+//! the *start* of the holder's last successful write; a candidate acquires what it has observed unchanged for 14 s; each
 //! by its own monotonic clock. No permit is issued while that clock and the wall clock disagree about the time since. docs/dev/decisions.md 7 gives the reasons and the cost. A defect in the leader's work ends the
 //! term and not the process (docs/dev/decisions.md 8).
 //!

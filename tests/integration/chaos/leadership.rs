@@ -15,7 +15,7 @@ use super::schedule::MAX_CLOCK_ERROR;
 use super::{Findings, Violation};
 
 /// The Lease's duration: from then on others may acquire it.
-const LEASE_DURATION: SignedDuration = SignedDuration::from_secs(15);
+const LEASE_DURATION: SignedDuration = SignedDuration::from_secs(14);
 /// The holder of the shared Lease, for all controllers.
 const SHARED_HOLDER: &str = "headgate";
 /// A hold of the shared Lease that is not released is free to others so much later by their wall clocks, so sooner by clocks that are ahead.

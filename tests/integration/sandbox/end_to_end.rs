@@ -19,7 +19,7 @@ const POOLS: [&str; 3] = [
     "kubernetes/kubernetes-IPv6",
     "kubernetes-nic/kubernetes",
 ];
-/// Time for an election. Candidates spread their first read over some seconds, and take a missing Lease after 15 s.
+/// Time for an election. Candidates spread their first read over some seconds, and take a missing Lease after 14 s.
 const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
 const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
 

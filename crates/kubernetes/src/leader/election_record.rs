@@ -247,7 +247,7 @@ mod tests {
         let acquired = record.acquired("me", 5, at(1));
         assert_eq!(
             (acquired.lease.renewed, acquired.lease.duration_seconds),
-            (Some(at(1)), 15)
+            (Some(at(1)), 14)
         );
         let renewed = acquired.renewed(Some(9), at(1)).to_lease(Some(&theirs), "l");
         assert_eq!(
@@ -255,7 +255,7 @@ mod tests {
             json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                 "metadata": {"name": "l", "namespace": "n", "resourceVersion": "7", "uid": "u", "labels": {"a": "b"},
                     "annotations": {"other": "1", CANDIDATES_ANNOTATION: "9", FAILED_TERMS_ANNOTATION: "2"}},
-                "spec": {"acquireTime": "1970-01-01T00:00:00.000001Z", "holderIdentity": "me", "leaseDurationSeconds": 15,
+                "spec": {"acquireTime": "1970-01-01T00:00:00.000001Z", "holderIdentity": "me", "leaseDurationSeconds": 14,
                     "leaseTransitions": 5, "preferredHolder": "y", "renewTime": "1970-01-01T00:00:00.000002Z", "strategy": "s"}})
         );
         let released = ElectionRecord::from_lease(&renewed).released(0, at(5));
@@ -313,7 +313,7 @@ mod tests {
         let held = held.with_successor("c");
         let mut shorter = held.clone();
         shorter.lease.duration_seconds = 1;
-        assert_eq!(shorter.renewed(None, at(5)).lease.duration_seconds, 15);
+        assert_eq!(shorter.renewed(None, at(5)).lease.duration_seconds, 14);
         let written = held.to_lease(None, "l");
         assert_eq!(ElectionRecord::from_lease(&written), held);
         assert!(held.unable.is_some() && !held.give_ups.is_empty() && held.throttle.reads.is_some());

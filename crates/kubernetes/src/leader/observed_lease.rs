@@ -200,7 +200,7 @@ mod tests {
                 holder: holder.to_owned(),
                 acquired: Some(second(-1000)),
                 renewed: Some(second(renewed)),
-                duration_seconds: 15,
+                duration_seconds: 14,
                 ..LeaseState::default()
             },
             ..ElectionRecord::default()
@@ -240,20 +240,20 @@ mod tests {
         };
         let longer = |seconds| Some(with_lease(held("a", 0), |lease| lease.duration_seconds = seconds));
         for (record, unsignalled) in [
-            (Some(ElectionRecord::default()), 15),
-            (Some(held("a", 0)), 15),
+            (Some(ElectionRecord::default()), 14),
+            (Some(held("a", 0)), 14),
             (longer(60), 60),
             (longer(i32::MAX), 300),
-            (longer(-3), 15),
+            (longer(-3), 14),
             (Some(held(ME, 0)), 0),
             (released(0), 0),
             (released(1), 0),
-            (released(2), 15),
-            (released(3), 30),
+            (released(2), 14),
+            (released(3), 28),
             (released(u32::MAX), 300),
         ] {
             let lease = observed(start, &[(0, record.clone())]);
-            for (signalled, after) in [(false, unsignalled), (true, unsignalled + 15)] {
+            for (signalled, after) in [(false, unsignalled), (true, unsignalled + 14)] {
                 let free = |millis| lease.is_acquirable(contender(signalled), start + Duration::from_millis(millis));
                 assert!(free(after * 1000), "{record:?} {signalled}");
                 assert!(after == 0 || !free(after * 1000 - 1), "{record:?} {signalled}");
@@ -275,14 +275,14 @@ mod tests {
         let later = Some(2);
         // The numbers of candidates at seconds, and the millisecond after a release at which the last choice may acquire the Lease.
         for (numbers, released, millis) in [
-            (&[(0, later)][..], 35, 15_000),
+            (&[(0, later)][..], 35, 14_000),
             (&[(0, later)], 36, 1200),
             (&[(0, later)], 300, 1200),
-            (&[(0, None), (100, later)], 135, 15_000),
+            (&[(0, None), (100, later)], 135, 14_000),
             (&[(0, None), (100, later)], 136, 1200),
-            (&[(0, Some(100)), (100, later)], 111, 15_000),
+            (&[(0, Some(100)), (100, later)], 111, 14_000),
             (&[(0, Some(100)), (100, later)], 112, 1200),
-            (&[(0, Some(100)), (100, Some(3)), (103, later)], 111, 15_000),
+            (&[(0, Some(100)), (100, Some(3)), (103, later)], 111, 14_000),
             (&[(0, Some(100)), (100, Some(3)), (103, later)], 112, 1200),
             (&[(0, Some(100)), (100, later), (111, None)], 112, 1200),
         ] {
@@ -306,7 +306,7 @@ mod tests {
         let start = Instant::now();
         let in_term = |record, term| Some(with_lease(record, |lease| lease.transitions = term));
         for free in [held(ME, 5), held("", 5)] {
-            for (term, after) in [(8, 0), (7, 15), (i32::MIN, 15)] {
+            for (term, after) in [(8, 0), (7, 14), (i32::MIN, 14)] {
                 let records = [(6, in_term(held("a", 6), 8)), (10, in_term(free.clone(), term))];
                 let lease = observed(start, &records);
                 let is_acquirable =
@@ -329,11 +329,11 @@ mod tests {
             ],
         );
         let free = |second| lease.is_acquirable(contender(false), start + Duration::from_secs(second));
-        assert!(free(24) && !free(23));
+        assert!(free(23) && !free(22));
         let another = with_lease(held("a", 8), |lease| lease.uid = Some("another".to_owned()));
         for between in [None, Some(held("b", 9)), Some(another)] {
             let back = [(0, Some(held("a", 8))), (20, between), (30, Some(held("a", 8)))];
-            let free = observed(start, &back).is_acquirable(contender(false), start + Duration::from_secs(44));
+            let free = observed(start, &back).is_acquirable(contender(false), start + Duration::from_secs(43));
             assert!(!free, "a record that came back has changed");
         }
     }
@@ -391,13 +391,13 @@ mod tests {
             // Clocks five minutes apart, either way: one extra read, then lateness is known again.
             &[
                 (0, "a", 299, true),
-                (15, "a", 314, false),
+                (14, "a", 313, false),
                 (100, "a", 399, false),
                 (200, "a", 493, true),
             ],
             &[
                 (0, "a", -301, true),
-                (15, "a", -286, false),
+                (14, "a", -287, false),
                 (100, "a", -201, false),
                 (200, "a", -107, true),
             ],
@@ -405,7 +405,7 @@ mod tests {
             &[
                 (0, "a", 0, false),
                 (100, "a", 39, true),
-                (115, "a", 54, false),
+                (114, "a", 53, false),
                 (200, "a", 139, false),
             ],
             // It is set forward: none.
@@ -418,7 +418,7 @@ mod tests {
             // Another holder has another clock.
             &[
                 (0, "a", -301, true),
-                (15, "a", -286, false),
+                (14, "a", -287, false),
                 (100, "b", 99, false),
                 (200, "a", -101, true),
             ],
@@ -430,7 +430,7 @@ mod tests {
                 let last_read = start + Duration::from_secs(u64::try_from(*at).unwrap());
                 let lease = observed(start, &reads);
                 let extra = lease.extra_read_at(contender(false), Duration::from_mins(5), last_read);
-                let expected = is_extra.then(|| last_read + Duration::from_secs(15));
+                let expected = is_extra.then(|| last_read + Duration::from_secs(14));
                 assert_eq!(extra, expected, "{story:?} at {at}");
             }
         }
@@ -446,30 +446,30 @@ mod tests {
             extra.map(|extra| (extra - start).as_secs())
         };
         assert_eq!(extra(Some(held("a", 0)), false, 300, 0), None);
-        assert_eq!(extra(Some(held("a", 0)), false, 14, 0), Some(15), "few candidates");
+        assert_eq!(extra(Some(held("a", 0)), false, 13, 0), Some(14), "few candidates");
         assert_eq!(
-            extra(Some(held("a", 0)), false, 15, 0),
+            extra(Some(held("a", 0)), false, 14, 0),
             None,
             "the regular read comes as late"
         );
         assert_eq!(extra(None, false, 300, 0), None);
         assert_eq!(
             extra(Some(ElectionRecord::default()), false, 300, 0),
-            Some(15),
+            Some(14),
             "never held"
         );
         assert_eq!(
             extra(Some(held("", 0)), true, 300, 0),
-            Some(15),
+            Some(14),
             "signalled, and the Lease is released"
         );
         assert_eq!(extra(Some(held("a", 0)), true, 300, 0), None);
         assert_eq!(
-            extra(Some(held("a", 0)), true, 300, 16),
-            Some(30),
+            extra(Some(held("a", 0)), true, 300, 15),
+            Some(28),
             "signalled, and the Lease has expired"
         );
         let unknown = with_lease(held("a", 0), |lease| lease.renewed = None);
-        assert_eq!(extra(Some(unknown), false, 300, 0), Some(15));
+        assert_eq!(extra(Some(unknown), false, 300, 0), Some(14));
     }
 }

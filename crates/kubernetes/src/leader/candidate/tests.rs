@@ -269,8 +269,8 @@ fn a_lease_missing_beside_a_ledger_is_created_first_and_acquired_later() {
     assert!(created.was_never_held() && created.lease.resource_version.is_none());
     let read_at = scenario.waits(10, Event::Written(created.clone()));
     let millis = u64::try_from((read_at - scenario.inputs.now.mono).as_millis()).unwrap();
-    assert!(millis <= 15_000);
-    scenario.reads(15_000, Event::Woke);
+    assert!(millis <= 14_000);
+    scenario.reads(14_000, Event::Woke);
     assert!(
         matches!(scenario.after(10, Event::Read(Some(created))), Action::Write(acquired, _) if acquired.lease.transitions == 1)
     );

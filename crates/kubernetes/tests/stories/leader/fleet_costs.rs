@@ -90,7 +90,7 @@ fn correct(_: u32) -> i64 {
 
 fn check(figures: &Figures, max_reads: f64) {
     assert!(figures.reads <= max_reads, "{}", figures.reads);
-    let bounds = Duration::from_secs(13)..=Duration::from_secs(23);
+    let bounds = Duration::from_secs(12)..=Duration::from_secs(22);
     assert!(
         figures.failovers.iter().all(|took| bounds.contains(took)),
         "{:?}",

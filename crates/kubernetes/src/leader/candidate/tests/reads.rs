@@ -67,7 +67,7 @@ fn an_extra_read_long_before_the_regular_one_leaves_it_where_it_is() {
             panic!("it waits")
         };
         let regular = schedule.next_read;
-        let next = read(&mut scenario, 15_000, 0);
+        let next = read(&mut scenario, 14_000, 0);
         let left = regular - scenario.inputs.now.mono;
         if left >= half {
             early += 1;

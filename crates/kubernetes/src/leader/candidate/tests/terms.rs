@@ -46,7 +46,7 @@ fn a_term_ends_when_the_lease_is_read_as_that_of_another_term() {
 #[test]
 fn an_instance_whose_work_fails_again_abstains_for_longer() {
     let (mut scenario, _) = Scenario::leading();
-    for (failed_terms, seconds) in [(1, 15), (2, 30)] {
+    for (failed_terms, seconds) in [(1, 14), (2, 28)] {
         let released = scenario.writes(100, Event::WorkEnded(WorkOutcome::Failed));
         assert_eq!(released.failed_terms, failed_terms);
         let read_at = scenario.inputs.now.mono + Duration::from_secs(seconds);
@@ -230,7 +230,7 @@ fn failed_terms_before_a_long_successful_one_make_an_instance_abstain_no_longer(
         scenario.waits(0, Event::Written(acquired));
     }
     let (mut scenario, _) = Scenario::leading();
-    for seconds in [15, 30, 60] {
+    for seconds in [14, 28, 56] {
         let (after, released) = end(&mut scenario, WorkOutcome::Failed);
         assert_eq!(after, seconds);
         acquire(&mut scenario, released);
@@ -241,5 +241,5 @@ fn failed_terms_before_a_long_successful_one_make_an_instance_abstain_no_longer(
     }
     let (_, released) = end(&mut scenario, WorkOutcome::Finished);
     acquire(&mut scenario, released);
-    assert_eq!(end(&mut scenario, WorkOutcome::Failed).0, 15);
+    assert_eq!(end(&mut scenario, WorkOutcome::Failed).0, 14);
 }
