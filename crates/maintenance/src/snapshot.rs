@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub pods: Vec<PodFacts>,
     /// Every Evacuation of the cluster, in any order.
     pub evacuations: Vec<Evacuation>,
+    /// Why the Evacuation of a pod could not be created, by the pod's UID, for blockers only.
+    pub refused_evacuations: BTreeMap<String, String>,
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
     /// Whether nodes under maintenance are kept out of upgrades of AKS.

@@ -137,7 +137,7 @@ pub struct NodeMaintenanceNodeStatus {
     /// Whether the node is out of its load balancers. Set from the Drain stage on.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancerStatus>,
-    /// What keeps evacuating or terminating pods on the node. The first five, by namespace and name, and fewer or none where a maintenance of many
+    /// What keeps leaving pods on the node. The first five, by namespace and name, and fewer or none where a maintenance of many
     /// nodes has many blockers.
     #[serde(default, deserialize_with = "known_items")]
     #[schemars(length(max = 5))]
@@ -192,8 +192,8 @@ pub struct Blocker {
     /// Reference to the pod.
     pub pod_ref: BlockedPod,
     /// The kind of reason. DisruptionBudget: a PodDisruptionBudget allows no disruption. MultipleDisruptionBudgets: several select the pod,
-    /// which the Eviction API refuses. EvictionFailed: the Eviction API refused for another reason. Terminating: the pod is terminating for
-    /// longer than its grace period.
+    /// which the Eviction API refuses. EvictionFailed: the Eviction API refused for another reason, or the
+    /// Evacuation cannot be created. Terminating: the pod is terminating for longer than its grace period.
     #[schemars(schema_with = "schema::open_enum")]
     pub reason: BlockerReason,
     /// The reason in words.
@@ -233,7 +233,7 @@ words! {
         DisruptionBudget = "DisruptionBudget",
         /// Several PodDisruptionBudgets select the pod, and the Eviction API refuses that.
         MultipleDisruptionBudgets = "MultipleDisruptionBudgets",
-        /// The Eviction API refused for another reason.
+        /// The Eviction API refused for another reason, or the Evacuation cannot be created.
         EvictionFailed = "EvictionFailed",
         /// The pod is terminating for longer than its grace period.
         Terminating = "Terminating",

@@ -65,6 +65,8 @@ pub(super) struct Executor {
     pub(super) written_at: HashMap<String, Instant>,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
+    /// Why the last write of an Evacuation failed that the plan still asks for, by the pod's UID.
+    pub(super) refused: BTreeMap<String, String>,
 }
 
 impl Executor {
@@ -138,7 +140,10 @@ impl Executor {
             for (action, span, outcome) in outcomes {
                 match outcome {
                     Ok(()) => self.written(turn, &action, now),
-                    Err(error) => turn.failed(&action, &span, &error),
+                    Err(error) => {
+                        self.refused.extend(refusal(&action, &error));
+                        turn.failed(&action, &span, &error);
+                    }
                 }
             }
             left.for_each(|action| turn.keep_back(&action));
@@ -147,6 +152,9 @@ impl Executor {
 
     /// Remembers what a write did.
     fn written(&mut self, turn: &Turn<'_>, action: &Action, now: Timestamp) {
+        if let Some(pod) = action.evacuated_pod() {
+            self.refused.remove(pod);
+        }
         match action {
             Action::UpdateStatus { maintenance, .. } => {
                 let object = turn.maintenances.get(maintenance.as_str());
@@ -259,4 +267,12 @@ impl Executor {
             }
         }
     }
+}
+
+/// The UID of the pod whose Evacuation could not be written, and why. What another turn resolves is none.
+fn refusal(action: &Action, error: &WriteError) -> Option<(String, String)> {
+    let (WriteError::Refused(why) | WriteError::Failed(why)) = error else {
+        return None;
+    };
+    Some((action.evacuated_pod()?.to_owned(), why.clone()))
 }

@@ -3,7 +3,7 @@
 //! Level-triggered: a turn starts from the present state of all caches, so an event that was missed or a write that failed
 //! leaves nothing to repair. Nothing is planned before the pods of all nodes under maintenance are listed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
 use crate::blackhole::BlackholeMeter;
 use crate::machine::DeletedMachine;
+use crate::plan::action::Action;
 use crate::plan::concurrency;
 use crate::plan::conditions::own_conditions;
 use crate::plan::phase::Phase;
@@ -69,6 +70,7 @@ impl MaintenanceController {
                 races: Arc::default(),
                 written_at: HashMap::new(),
                 evacuated: BTreeSet::new(),
+                refused: BTreeMap::new(),
             },
             caches,
             context,
@@ -140,6 +142,8 @@ impl MaintenanceController {
         };
         self.executor.evacuated.retain(|(maintenance, _)| exists(maintenance));
         self.executor.written_at.retain(|maintenance, _| exists(maintenance));
+        let planned: BTreeSet<_> = plan.actions.iter().filter_map(Action::evacuated_pod).collect();
+        self.executor.refused.retain(|pod, _| planned.contains(pod.as_str()));
         self.executor.publish_nodes(&snapshot, &plan.actions);
         let executed = if plan.actions.is_empty() {
             Executed::default()
@@ -223,6 +227,7 @@ impl MaintenanceController {
             nodes,
             pods,
             evacuations,
+            refused_evacuations: self.executor.refused.clone(),
             budgets,
             load_balancers,
             machines,

@@ -113,7 +113,7 @@ impl Metrics {
             ),
             blockers: table.metric(
                 "headgate_maintenance_blockers",
-                "Evacuating or terminating pods that something keeps on their node; on the leader only",
+                "Leaving pods that something keeps on their node; on the leader only",
             ),
             restarts: table.metric(
                 "headgate_maintenance_restarts",

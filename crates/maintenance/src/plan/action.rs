@@ -87,6 +87,16 @@ pub enum Action {
     RecordEvent(Event),
 }
 
+impl Action {
+    /// The UID of the pod whose Evacuation is written.
+    pub(crate) fn evacuated_pod(&self) -> Option<&str> {
+        match self {
+            Self::ChangeEvacuation { evacuation, .. } => Some(&evacuation.spec.pod_ref.uid),
+            _ => None,
+        }
+    }
+}
+
 /// What is done to an Evacuation, and to no later one of the same name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EvacuationChange {

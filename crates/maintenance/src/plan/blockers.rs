@@ -1,4 +1,4 @@
-//! What keeps evacuating or terminating pods on a node, in words (ST-04).
+//! What keeps leaving pods on a node, in words (ST-04).
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

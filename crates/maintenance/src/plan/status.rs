@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::names::MAX_NODES;
-use crate::api::{BlockedPod, NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus};
+use crate::api::{
+    BlockedPod, BlockerReason, NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus,
+};
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
 
@@ -107,8 +109,13 @@ fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> No
     let (blockers, blockers_total) = match maintenance.phase {
         Phase::Drain => {
             // One that terminates for another reason may have no Evacuation, as where its namespace is being deleted.
-            let terminating = pending.iter().filter(|pod| pod.terminating_until.is_some());
-            let leaving: Vec<_> = evacuating.iter().chain(terminating).copied().collect();
+            let refused = &view.snapshot.refused_evacuations;
+            let is_leaving = |pod: &&&PodFacts| pod.terminating_until.is_some() || refused.contains_key(&pod.uid);
+            let leaving: Vec<_> = evacuating
+                .iter()
+                .chain(pending.iter().filter(is_leaving))
+                .copied()
+                .collect();
             blockers(view, node, &leaving, previous)
         }
         Phase::DryRun => blockers(view, node, &pending, previous),
@@ -166,7 +173,11 @@ fn blockers(
         .iter()
         .filter_map(|pod| {
             let evacuation = view.evacuations.get(pod.uid.as_str()).copied();
-            let (reason, message) = blocker(pod, evacuation, &view.snapshot.budgets, is_ready, view.now)?;
+            let refused = view.snapshot.refused_evacuations.get(&pod.uid);
+            let (reason, message) = match refused.filter(|_| evacuation.is_none() && pod.terminating_until.is_none()) {
+                Some(why) => (BlockerReason::EvictionFailed, bounded(format!("no Evacuation: {why}"))),
+                None => blocker(pod, evacuation, &view.snapshot.budgets, is_ready, view.now)?,
+            };
             let pod_ref = BlockedPod {
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),

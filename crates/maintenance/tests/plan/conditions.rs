@@ -76,6 +76,24 @@ fn what_needs_someone_blocks() {
         Some(("False", "NotBlocked")),
         "the gate waits"
     );
+    let refused = ("uid-0001".to_owned(), "no quota".to_owned());
+    world.snapshot.refused_evacuations.extend([refused]);
+    let end = Some(world.now + SignedDuration::from_secs(30));
+    for (end, expected) in [(end, ("False", "NotBlocked")), (None, ("True", "EvictionFailed"))] {
+        world.snapshot.pods[0].terminating_until = end;
+        world.settle();
+        assert_eq!(world.condition("m", "Blocked"), Some(expected), "{end:?}");
+    }
+    let message = |world: &World, kind: &str| {
+        let status = world.maintenance("m").status.clone().unwrap();
+        let mut conditions = status.conditions.into_iter();
+        conditions.find(|condition| condition.type_ == kind).unwrap().message
+    };
+    assert_eq!(
+        message(&world, "Blocked"),
+        "1 pod cannot leave, first shop/pod-0001 on one: no Evacuation: no quota"
+    );
+    let refused = std::mem::take(&mut world.snapshot.refused_evacuations);
     world.now += SignedDuration::from_secs(600);
     world.settle();
     assert_eq!(
@@ -84,12 +102,10 @@ fn what_needs_someone_blocks() {
     );
     world.observe("one", NodeTraffic::Out { since: None });
     world.settle();
+    // What was refused before has an Evacuation by now.
+    world.snapshot.refused_evacuations = refused;
+    world.settle();
     assert_eq!(world.condition("m", "Blocked"), Some(("True", "DisruptionBudget")));
-    let message = |world: &World, kind: &str| {
-        let status = world.maintenance("m").status.clone().unwrap();
-        let mut conditions = status.conditions.into_iter();
-        conditions.find(|condition| condition.type_ == kind).unwrap().message
-    };
     assert_eq!(
         message(&world, "Blocked"),
         "2 pods cannot leave, first shop/pod-0001 on one: PodDisruptionBudget web allows 0 disruptions"

@@ -129,6 +129,34 @@ async fn a_pod_of_a_daemon_set_whose_deletion_is_refused_is_a_blocker_until_it_i
     world.until("the pod leaves", |world| !world.has_pod("log")).await;
 }
 
+/// A quota or a policy of the pod's namespace.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_evacuation_is_refused_is_a_blocker_until_it_is_created() {
+    let mut world = World::new(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    let leader = world.lead().await;
+    leader.faults.set_for(Fault::Status(403), |request| {
+        request.method == "POST" && request.path.ends_with("/evacuations")
+    });
+    world.observe_out("one");
+    world.drain_one(0).await;
+    sleep(MINUTE).await;
+    let node = world.node_status("m", "one");
+    assert_eq!((node.pods_pending_evacuation, node.blockers_total), (1, 1));
+    let (reason, message) = (node.blockers[0].reason, &node.blockers[0].message);
+    assert_eq!(reason, BlockerReason::EvictionFailed);
+    assert!(
+        message.contains("no Evacuation: ") && message.contains("a fault"),
+        "{message}"
+    );
+    let blocked = world.condition("m", "Blocked");
+    assert_eq!(blocked, Some(("True".to_owned(), "EvictionFailed".to_owned())));
+    leader.faults.set(Fault::None);
+    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    sleep(10 * SECOND).await;
+    assert_eq!(world.node_status("m", "one").blockers_total, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_of_a_daemon_set_whose_deletion_hangs_delays_no_other() {
     let mut world = World::new(&["one", "two"]).await;
