@@ -93,7 +93,10 @@ impl RolloutEvacuator {
         loop {
             let due = self.due();
             let is_idle = due.groups.is_empty();
-            for looks in due.groups.into_values() {
+            for owner in due.groups.into_keys() {
+                // The looks before may have taken long: a drain that has ended since restarts nothing.
+                let mut due = self.due();
+                let looks = due.groups.remove(&owner).unwrap_or_default();
                 if self.look(looks, &due.maintenances).await {
                     sleep(READ_PAUSE).await;
                 }

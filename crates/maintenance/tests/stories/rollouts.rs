@@ -378,3 +378,25 @@ async fn without_the_component_the_blocker_names_it_and_reads_are_rare() {
         "the Eviction API is asked as ever"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_restarted_once_its_maintenance_has_ended() {
+    let mut world = World::new(&["one", "two"]).await;
+    for number in 0..20 {
+        single_replica(&world, &format!("app-{number}")).await;
+    }
+    let all = |world: &World| {
+        (0..20)
+            .map(|number| restarts(world, &format!("app-{number}")))
+            .sum::<usize>()
+    };
+    let _leader = world.lead().await;
+    drain(&world, &allowed()).await;
+    world.until("the first restart", |world| all(world) > 0).await;
+    world.delete_maintenance("m").await;
+    sleep(SECOND).await;
+    let restarted = all(&world);
+    sleep(MINUTE).await;
+    assert_eq!(all(&world), restarted);
+    assert!(restarted < 5, "{restarted}");
+}
