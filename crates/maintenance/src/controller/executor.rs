@@ -40,13 +40,15 @@ use turn::Turn;
 const COUNTER_INTERVAL: Duration = Duration::from_secs(5);
 /// Objects that are written at the same time.
 const MAX_CONCURRENT_WRITES: usize = 8;
+/// After this time a turn begins no further write of an Evacuation: what does not depend on these is planned again.
+const EVACUATION_WRITES_LIMIT: Duration = Duration::from_secs(1);
 
 /// What became of the actions of a plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Executed {
     /// How many failed.
     pub(super) failures: usize,
-    /// When a status is to be written that waits.
+    /// When something is to be written that waits.
     pub(super) next_write_at: Option<Instant>,
 }
 
@@ -65,8 +67,8 @@ pub(super) struct Executor {
     pub(super) written_at: HashMap<String, Instant>,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
-    /// Why the last write of an Evacuation failed that the plan still asks for, by the pod's UID.
-    pub(super) refused: BTreeMap<String, String>,
+    /// When and why the last write of an Evacuation failed that the plan still asks for, by the pod's UID.
+    pub(super) refused: BTreeMap<String, (Instant, String)>,
 }
 
 impl Executor {
@@ -108,18 +110,25 @@ impl Executor {
                 }
             }
         }
-        self.write_all(&mut turn, objects.into_values().collect(), now).await;
+        self.write_all(&mut turn, objects.into_values().collect(), now, Duration::MAX)
+            .await;
         evacuations.retain(|actions| !actions.iter().any(|action| turn.is_blocked(action)));
-        self.write_all(&mut turn, evacuations, now).await;
-        self.write_all(&mut turn, finalizers, now).await;
+        // Those that failed come last, the latest at the end, so that none whose requests hang keeps others from their turn.
+        let failed_at = |action: &Action| self.refused.get(action.evacuated_pod()?).map(|(at, _)| *at);
+        evacuations.sort_by_key(|actions| actions.iter().find_map(failed_at));
+        self.write_all(&mut turn, evacuations, now, EVACUATION_WRITES_LIMIT)
+            .await;
+        self.write_all(&mut turn, finalizers, now, Duration::MAX).await;
         turn
     }
 
     /// Carries out the writes of objects, several objects at the same time: none waits long for others whose requests hang. A write that
     /// succeeds gives its object another version, so the object's next write is for another turn; after a refusal it comes at once.
-    async fn write_all(&mut self, turn: &mut Turn<'_>, objects: Vec<Vec<Action>>, now: Timestamp) {
+    /// Objects that are not begun with before the limit are for the next turn, which follows at once where any write succeeded.
+    async fn write_all(&mut self, turn: &mut Turn<'_>, objects: Vec<Vec<Action>>, now: Timestamp, limit: Duration) {
         let (this, known) = (&*self, &*turn);
-        let outcomes: Vec<_> = stream::iter(objects)
+        let (count, begun) = (objects.len(), Instant::now());
+        let outcomes: Vec<_> = stream::iter(objects.into_iter().take_while(|_| begun.elapsed() < limit))
             .map(|actions| async move {
                 let (mut outcomes, mut actions) = (Vec::new(), actions.into_iter());
                 for action in actions.by_ref() {
@@ -136,10 +145,16 @@ impl Executor {
             .buffer_unordered(MAX_CONCURRENT_WRITES)
             .collect()
             .await;
+        let is_cut = outcomes.len() < count;
         for (outcomes, left) in outcomes {
             for (action, span, outcome) in outcomes {
                 match outcome {
-                    Ok(()) => self.written(turn, &action, now),
+                    Ok(()) => {
+                        self.written(turn, &action, now);
+                        if is_cut {
+                            turn.next_write_at = Some(Instant::now());
+                        }
+                    }
                     Err(error) => {
                         self.refused.extend(refusal(&action, &error));
                         turn.failed(&action, &span, &error);
@@ -269,10 +284,10 @@ impl Executor {
     }
 }
 
-/// The UID of the pod whose Evacuation could not be written, and why. What another turn resolves is none.
-fn refusal(action: &Action, error: &WriteError) -> Option<(String, String)> {
+/// The UID of the pod whose Evacuation could not be written, when and why. What another turn resolves is none.
+fn refusal(action: &Action, error: &WriteError) -> Option<(String, (Instant, String))> {
     let (WriteError::Refused(why) | WriteError::Failed(why)) = error else {
         return None;
     };
-    Some((action.evacuated_pod()?.to_owned(), why.clone()))
+    Some((action.evacuated_pod()?.to_owned(), (Instant::now(), why.clone())))
 }

@@ -221,13 +221,14 @@ impl MaintenanceController {
                 self.probe_markers.observe(markers, now)
             }
         };
+        let refused = self.executor.refused.iter();
         let snapshot = Snapshot {
             maintenances,
             undecodable_maintenances,
             nodes,
             pods,
             evacuations,
-            refused_evacuations: self.executor.refused.clone(),
+            refused_evacuations: refused.map(|(pod, (_, why))| (pod.clone(), why.clone())).collect(),
             budgets,
             load_balancers,
             machines,

@@ -3,6 +3,7 @@
 use headgate_maintenance::api::LoadBalancerState;
 use headgate_maintenance::api::names::COMPLETION_FINALIZER;
 use headgate_test_kubernetes::Fault;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -281,6 +282,49 @@ async fn maintenances_whose_requests_hang_delay_another_as_long_as_one_request()
     assert!(world.isolation("two").0, "a request is given up after 10 s");
     leader.faults.set(Fault::None);
     world.until("the others", |world| world.isolation("hanging-0").0).await;
+}
+
+/// As with a webhook that has to time out before each of them.
+#[tokio::test(start_paused = true)]
+async fn evacuations_that_take_long_to_create_delay_another_maintenance_as_long_as_one_of_them() {
+    let mut world = World::new(&["one", "two"]).await;
+    for number in 0..100 {
+        world.pod("one", &format!("web-{number}"), &json!({})).await;
+    }
+    let leader = world.lead().await;
+    world.observe_out("one");
+    leader.faults.set_for(Fault::Slow(3 * SECOND / 2), |request| {
+        request.method == "POST" && request.path.ends_with("/evacuations")
+    });
+    world.drain_one(0).await;
+    let _requested = world.until_evacuating("web-0").await;
+    world.maintain("n", "Cordon", &["two"], &json!({})).await;
+    sleep(10 * SECOND).await;
+    assert!(world.isolation("two").0, "after two turns");
+    world
+        .until("all pods leave", |world| {
+            (0..100).all(|number| !world.has_pod(&format!("web-{number}")))
+        })
+        .await;
+    assert_eq!(world.requests("POST", "/evacuations"), 100, "none is created twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn evacuations_whose_creation_hangs_keep_no_other_from_its_turn() {
+    let mut world = World::new(&["one"]).await;
+    for number in 0..20 {
+        let hanging = json!({"metadata": {"name": format!("web-{number}"), "namespace": "hanging"},
+            "spec": {"nodeName": "one", "containers": [{"name": "c"}]}, "status": {"phase": "Running"}});
+        world.create::<Pod>("hanging", hanging).await;
+    }
+    world.pod("one", "web", &json!({})).await;
+    let leader = world.lead().await;
+    world.observe_out("one");
+    leader.faults.set_for(Fault::Slow(60 * MINUTE), |request| {
+        request.method == "POST" && request.path.ends_with("/hanging/evacuations")
+    });
+    world.drain_one(0).await;
+    world.until("the pod leaves", |world| !world.has_pod("web")).await;
 }
 
 #[tokio::test(start_paused = true)]

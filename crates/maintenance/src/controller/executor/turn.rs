@@ -24,7 +24,7 @@ pub(super) struct Turn<'a> {
     pub(super) failures: usize,
     /// Those of the failures that are not for another turn to resolve.
     pub(super) errors: usize,
-    /// When a status is to be written that waits.
+    /// When something is to be written that waits.
     pub(super) next_write_at: Option<Instant>,
 }
 
