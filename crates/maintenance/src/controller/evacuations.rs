@@ -35,6 +35,7 @@ use crate::evacuation::state::{FinishReason, PodState, Step, step};
 use crate::snapshot::{BudgetFacts, PodFacts, PodObject};
 
 pub(super) use failure::failed_status;
+use failure::{BUDGET_FAILURES, waits_for_budget};
 
 /// Evacuations that are worked on at the same time, without those whose step began longer than [`SLOW_AFTER`] ago.
 const MAX_CONCURRENT_STEPS: usize = 8;
@@ -294,7 +295,11 @@ impl Memory {
                     .status
                     .as_ref()
                     .map_or(0, |status| status.failed_eviction_counter);
-                let evict_at = *self.evict_at.get_or_insert_with(|| now + pause(failures));
+                let evict_at = *self.evict_at.get_or_insert_with(|| {
+                    // The leader before waited for it.
+                    self.waits_for_budget = waits_for_budget(evacuation);
+                    now + pause(failures)
+                });
                 let has_room = self.waits_for_budget && have_room(budgets, pod);
                 // Near a deadline there is no time for long pauses.
                 let hurries_at =
@@ -322,10 +327,7 @@ impl Memory {
             }
             Worked::Refused { failures, reason } => {
                 self.evict_at = Some(now + pause(failures));
-                self.waits_for_budget = matches!(
-                    reason,
-                    EvictionFailure::DisruptionBudget | EvictionFailure::MultipleDisruptionBudgets
-                );
+                self.waits_for_budget = BUDGET_FAILURES.contains(&reason);
                 self.last_eviction = Some(now);
             }
             Worked::Deleted { again_in } => self.delete_at = Some(now + again_in),

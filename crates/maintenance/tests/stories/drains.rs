@@ -146,7 +146,7 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
     world.pod("one", "web", &json!({})).await;
     world.budget("web", "web", 0).await;
     world.observe_out("one");
-    let _leader = world.lead().await;
+    let leader = world.lead().await;
     world.maintain("m", "Drain", &["one"], &json!({})).await;
     world
         .until("the first failure", |world| world.requests("POST", "web/eviction") == 1)
@@ -163,12 +163,21 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
         "PodDisruptionBudget web allows 0 disruptions; nothing replaces the pod: let the budget allow a disruption, or delete the pod"
     );
     assert!((world.metric("headgate_maintenance_evictions_total{outcome=\"disruption_budget\"}") - 4.0).abs() < 0.1);
-    // Room ends the pause.
+    // Room ends the pause, also that of the next leader.
+    world.pod("one", "api", &json!({})).await;
+    world.budget("api", "api", 0).await;
     sleep(50 * MINUTE).await;
     assert!(world.has_pod("web"));
     world.allow("web", 1);
     sleep(15 * SECOND).await;
     assert!(!world.has_pod("web"));
+    leader.kill();
+    let _leader = world.lead().await;
+    sleep(MINUTE).await;
+    assert!(world.has_pod("api"));
+    world.allow("api", 1);
+    sleep(15 * SECOND).await;
+    assert!(!world.has_pod("api"));
 }
 
 #[tokio::test(start_paused = true)]
