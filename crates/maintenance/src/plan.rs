@@ -215,7 +215,7 @@ fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + '
         let Some(known) = view.nodes.get(node).filter(|node| machine.is_of(node)) else {
             return true;
         };
-        let has_gate = view.gates.keys().any(|(_, of)| *of == node);
+        let has_gate = view.gates_of(node).next().is_some();
         (has_gate && view.is_open(node)) || is_completed(known)
     };
     let machines = view.snapshot.machines.iter().flatten();

@@ -47,7 +47,7 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
                 .is_some_and(|status| is_timed_out(status.state));
             let reason = view
                 .gates
-                .get(&(maintenance.name, name))
+                .get(&(name, maintenance.name))
                 .and_then(|gate| gate.opened_without.as_deref());
             let Some(reason) = reason else { continue };
             let (kind, note) = if now {

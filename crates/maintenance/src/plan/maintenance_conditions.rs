@@ -125,7 +125,7 @@ fn blocked(
     let timeout = i64::from(maintenance.object.spec.load_balancer.confirmation_timeout_seconds);
     let hurries = hurries_from(maintenance.object).is_some_and(|from| view.now >= from);
     let is_late = |node: &&str| {
-        let gate = view.gates.get(&(maintenance.name, *node)).map(|gate| &gate.status);
+        let gate = view.gates.get(&(*node, maintenance.name)).map(|gate| &gate.status);
         let since = gate.filter(|status| status.state == LoadBalancerState::Pending);
         let since = since.and_then(|status| status.wait_start_time.as_ref());
         since.is_some_and(|since| hurries || view.now.duration_since(since.0).as_secs() >= timeout)
@@ -188,7 +188,7 @@ fn drain_conditions(
             conditions.set(conditions::DRAINED, false, "PodsLeft", message);
         }
     }
-    let state = |node: &str| view.gates.get(&(maintenance.name, node)).map(|gate| gate.status.state);
+    let state = |node: &str| view.gates.get(&(node, maintenance.name)).map(|gate| gate.status.state);
     let not_out = waiting(&|node| matches!(state(node), Some(LoadBalancerState::Out | LoadBalancerState::Draining)));
     let timed_out = not_out
         .iter()

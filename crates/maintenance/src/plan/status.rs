@@ -99,7 +99,7 @@ fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> No
         .filter(|pod| pod.has_to_leave())
         .partition(has_evacuation);
     let previous = previous_status(maintenance, node);
-    let gate = view.gates.get(&(maintenance.name, node));
+    let gate = view.gates.get(&(node, maintenance.name));
     let targets = match maintenance.phase {
         Phase::Drain => view.progress.targets(node).cloned().unwrap_or_default(),
         // What a drain would begin with.
@@ -145,7 +145,7 @@ fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usi
         (Phase::DryRun, _) => format!("Dry run: {} would leave", counted(pods)),
         (Phase::Drain, Some(own)) => {
             let waiting = view.progress.on(node).find_map(|one| {
-                let gate = view.gates.get(&(one.name.as_str(), node))?;
+                let gate = view.gates.get(&(node, one.name.as_str()))?;
                 (!gate.is_open).then_some((one.name.as_str(), gate.waiting_for.as_str()))
             });
             match waiting.filter(|_| !view.is_open(node)) {

@@ -40,7 +40,7 @@ pub(super) struct View<'a> {
     pub(super) deadlines: BTreeMap<&'a str, Timestamp>,
     /// The nodes that all pods leave at once, because their deadline is near.
     pub(super) hurried: BTreeSet<&'a str>,
-    /// The gate of each node of each maintenance in the `Drain` stage, by maintenance and node.
+    /// The gate of each node of each maintenance in the `Drain` stage, by node and maintenance.
     pub(super) gates: BTreeMap<(&'a str, &'a str), Gate>,
 }
 
@@ -97,12 +97,18 @@ impl<'a> View<'a> {
 
     /// Whether every maintenance that drains a node lets Evacuations be created; where its pods leave at once, whether one does.
     pub(super) fn is_open(&self, node: &str) -> bool {
-        let mut gates = self.gates.iter().filter(|((_, of), _)| *of == node);
+        let mut gates = self.gates_of(node);
         if self.hurried.contains(node) {
-            gates.any(|(_, gate)| gate.is_open)
+            gates.any(|gate| gate.is_open)
         } else {
-            gates.all(|(_, gate)| gate.is_open)
+            gates.all(|gate| gate.is_open)
         }
+    }
+
+    /// The gates of a node.
+    pub(super) fn gates_of<'b>(&'b self, node: &'b str) -> impl Iterator<Item = &'b Gate> {
+        let gates = self.gates.range((node, "")..);
+        gates.take_while(move |((of, _), _)| *of == node).map(|(_, gate)| gate)
     }
 
     /// Whether a pod has to leave its node now.
@@ -117,8 +123,8 @@ impl<'a> View<'a> {
     pub(super) fn is_drained(&self, node: &str) -> bool {
         let was_drained = || self.nodes.get(node).is_some_and(|node| shows_drained(node));
         let only_lost_reads = || {
-            let mut gates = self.gates.iter().filter(|((_, of), _)| *of == node);
-            gates.all(|(_, gate)| gate.is_open || gate.lost_its_read())
+            let mut gates = self.gates_of(node);
+            gates.all(|gate| gate.is_open || gate.lost_its_read())
         };
         (self.is_open(node) || (was_drained() && only_lost_reads())) && !self.pods_of(node).any(PodFacts::has_to_leave)
     }
@@ -142,7 +148,7 @@ impl<'a> View<'a> {
                     deadline: self.deadlines.get(*name).copied(),
                     now: self.now,
                 });
-                gates.insert((maintenance.name, *name), gate);
+                gates.insert((*name, maintenance.name), gate);
             }
         }
         gates
