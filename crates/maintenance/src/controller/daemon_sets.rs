@@ -17,7 +17,6 @@ use super::evacuations::failed_status;
 use super::grace_periods::GracePeriodCut;
 use super::writer::{WriteError, Writer};
 use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance};
-use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::evacuation::daemon_set::{DaemonSetStep, NodeState, evacuate};
 use crate::evacuation::eviction::EvictionFailure;
@@ -37,11 +36,11 @@ pub(super) struct DrainedNode<'a> {
 }
 
 /// The status to write before the pod is deleted, if it is to be.
-pub(super) fn deletion<'a>(
+pub(super) fn deletion(
     evacuation: &Evacuation,
     pod: &PodFacts,
     node: &Arc<Node>,
-    maintenances: impl Iterator<Item = &'a NodeMaintenance>,
+    is_hurried: bool,
     drained: &BTreeMap<&str, DrainedNode<'_>>,
     cut: Option<GracePeriodCut>,
     now: Timestamp,
@@ -50,7 +49,7 @@ pub(super) fn deletion<'a>(
     let state = NodeState {
         node,
         targets: wanted.map(|wanted| &wanted.targets),
-        is_hurried: deadline::hurries(node, maintenances, now),
+        is_hurried,
         reason: wanted.map_or("", |wanted| wanted.reason),
     };
     let grace_period = cut.map_or(pod.grace_period, GracePeriodCut::granted);

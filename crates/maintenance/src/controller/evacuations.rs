@@ -8,11 +8,13 @@
 mod failure;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_core::clock::whole_seconds;
+use headgate_core::node::Node;
 use headgate_core::settings::is_subdomain;
 use headgate_core::telemetry::{ReconcileSpan, warn_if};
 use headgate_kubernetes::Decoded;
@@ -184,11 +186,12 @@ impl EvacuationController {
         let maintenances = self.caches.maintenances.borrow_and_update();
         let maintenances = || maintenances.iter().flat_map(BTreeMap::values);
         let drained = drained_nodes(maintenances());
-        // When the pod's node is expected to be gone, and when that is announced.
-        let deadlines = |pod: &PodFacts| {
-            let node = nodes.as_ref()?.get(&pod.node)?;
+        // When a node is expected to be gone, when that is announced, and whether its pods leave at once. All of a node share them.
+        let mut deadlines = HashMap::new();
+        let of_node = |node: &Arc<Node>| {
+            let at = deadline::of_node(node, maintenances());
             let announced = deadline::announced_for_node(node, maintenances());
-            Some((deadline::of_node(node, maintenances())?, announced))
+            (at, announced, deadline::hurries(node, maintenances(), now.wall))
         };
         let budgets = self.caches.budgets.borrow_and_update();
         let uids: BTreeSet<_> = evacuations
@@ -203,19 +206,20 @@ impl EvacuationController {
             }
             let memory = self.memories.entry(evacuation.uid().unwrap_or_default()).or_default();
             let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied();
-            let deadlines = pod.and_then(deadlines);
+            let node = pod.and_then(|pod| nodes.as_ref()?.get(&pod.node));
+            let known = node.map(|node| *deadlines.entry(&node.name).or_insert_with(|| of_node(node)));
+            let (gone_at, announced, is_hurried) = known.unwrap_or_default();
             let created = evacuation.metadata.creation_timestamp.as_ref();
             let turns_end = pod
-                .zip(deadlines)
+                .zip(gone_at)
                 .zip(created)
-                .map(|((pod, (at, _)), created)| deadline::turns_end(created.0, pod.grace_period, at));
+                .map(|((pod, at), created)| deadline::turns_end(created.0, pod.grace_period, at));
             let budgets = budgets.iter().flat_map(BTreeMap::values);
-            let cut = pod.and_then(|pod| GracePeriodCut::of(pod, deadlines?.1, now.wall));
+            let cut = pod.and_then(|pod| GracePeriodCut::of(pod, announced, now.wall));
             let of_daemon_set = pod.filter(|pod| pod.pod_type == PodType::DaemonSet);
-            let deletion = of_daemon_set.and_then(|pod| {
-                let node = nodes.as_ref()?.get(&pod.node)?;
-                deletion(evacuation, pod, node, maintenances(), &drained, cut, now.wall)
-            });
+            let deletion = of_daemon_set
+                .zip(node)
+                .and_then(|(pod, node)| deletion(evacuation, pod, node, is_hurried, &drained, cut, now.wall));
             let step_at = memory.due_at(evacuation, pod, turns_end, budgets, now.wall, now.mono);
             // A step comes first: what is deleted depends on its result.
             let deletion = deletion.filter(|_| step_at.is_none_or(|at| at > now.mono));
