@@ -2,6 +2,7 @@
 //!
 //! Invariant: it writes nothing to the cluster. A watch that fails is started again; the drain goes on meanwhile, and afterwards.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use headgate_core::node::CORDON_ANNOTATION;
 use headgate_core::telemetry::error_chain;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
+use headgate_maintenance::selection::selects;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::Error::InitialListFailed;
 use kube::runtime::watcher::watch_object;
@@ -179,16 +182,25 @@ pub(crate) async fn follow(
     }
 }
 
-/// Why a state by which all nodes are drained may be old: one of them is not cordoned by a maintenance any more. A Node that may not be read
-/// gives no reason.
+/// Why a state by which all nodes are drained may be old: one of them, or one that the selector matches by now, is not cordoned by a
+/// maintenance any more. What may not be read gives no reason.
 async fn doubt(client: &Client, object: &NodeMaintenance) -> Option<String> {
     if object.spec.dry_run || outcome(object) != Some(Outcome::Drained) {
         return None;
     }
     let api = Api::<Decoded<Node>>::all(client.clone());
     let nodes = object.status.iter().flat_map(|status| &status.node_statuses);
-    let names = nodes.map(|node| node.node_ref.name.clone());
-    let reads = names.map(|name| {
+    let mut names: BTreeSet<_> = nodes.map(|node| node.node_ref.name.clone()).collect();
+    let selector = &object.spec.node_selector;
+    if let Ok(listed) = Api::<Node>::all(client.clone())
+        .list_metadata(&ListParams::default())
+        .await
+    {
+        let selected = listed.iter().map(|node| (node.name_any(), node.labels()));
+        let selected = selected.filter(|(name, labels)| selects(selector, name, labels));
+        names.extend(selected.map(|(name, _)| name));
+    }
+    let reads = names.into_iter().map(|name| {
         let api = api.clone();
         async move { (api.get_opt(&name).await, name) }
     });
@@ -248,17 +260,30 @@ mod tests {
         };
         let at_once = "nodemaintenance/m drained, ";
         let doubted = "nodemaintenance/m: it was drained, and node/one is not cordoned any more";
-        for (is_new, is_unschedulable, has_annotation, expected) in [
-            (true, false, false, at_once),
-            (false, true, true, at_once),
-            (false, false, false, doubted),
-            (false, true, false, doubted),
-            (false, false, true, doubted),
+        let known = || json!([{"nodeRef": {"name": "one"}}]);
+        // Created again, or joined: no controller has seen it.
+        let unknown = || json!([]);
+        let by_label = json!({"nodeSelectorTerms": [{"matchExpressions":
+            [{"key": "pool", "operator": "In", "values": ["a"]}]}]});
+        let of_another = json!({"nodeSelectorTerms": [{"matchFields":
+            [{"key": "metadata.name", "operator": "In", "values": ["two"]}]}]});
+        for (is_new, is_unschedulable, has_annotation, statuses, selector, expected) in [
+            (true, false, false, known(), &by_label, at_once),
+            (false, true, true, known(), &by_label, at_once),
+            (false, false, false, known(), &by_label, doubted),
+            (false, true, false, known(), &by_label, doubted),
+            (false, false, true, known(), &by_label, doubted),
+            (false, false, true, known(), &of_another, doubted),
+            (true, false, false, unknown(), &by_label, at_once),
+            (false, true, true, unknown(), &by_label, at_once),
+            (false, false, false, unknown(), &by_label, doubted),
+            (false, false, false, unknown(), &of_another, at_once),
         ] {
             let fake = FakeApi::default();
             let (client, _) = fake.client();
-            let node = serde_json::from_value(json!({"metadata": {"name": "one"}, "spec": {}})).unwrap();
+            let node = json!({"metadata": {"name": "one", "labels": {"pool": "a"}}, "spec": {}});
             let nodes = Api::<Node>::all(client.clone());
+            let node = serde_json::from_value(node).unwrap();
             nodes.create(&PostParams::default(), &node).await.unwrap();
             fake.change::<Node>("", "one", |node| {
                 cordon(node);
@@ -269,13 +294,14 @@ mod tests {
             });
             let spec = NodeMaintenanceSpec {
                 stage: Stage::Drain,
+                node_selector: serde_json::from_value(selector.clone()).unwrap(),
                 ..NodeMaintenanceSpec::default()
             };
             let all = Api::<NodeMaintenance>::all(client.clone());
             let object = NodeMaintenance::new("m", spec);
             let object = all.create(&PostParams::default(), &object).await.unwrap();
             fake.change::<NodeMaintenance>("", "m", |object| {
-                object["status"] = json!({"observedGeneration": 9, "nodeStatuses": [{"nodeRef": {"name": "one"}}],
+                object["status"] = json!({"observedGeneration": 9, "nodeStatuses": statuses,
                     "conditions": [{"type": "Drained", "status": "True", "reason": "Drained", "message": "",
                         "lastTransitionTime": "2026-01-02T03:00:00Z"}]});
             });
