@@ -177,9 +177,16 @@ pub(crate) fn changes(snapshot: &Snapshot, nodes: &BTreeMap<&str, &Node>, now: T
     }
     let is_kept = |(name, uid): &(&str, &str), one: &NodeMaintenance| {
         let is_for = |cause: Cause| settings.causes.contains_key(&cause) && cause_label(one) == Some(cause.as_str());
-        let is_down = || nodes.get(name).is_some_and(|node| node.uid == *uid && !node.ready);
+        let node = nodes.get(name).filter(|node| node.uid == *uid);
+        // The label has the first cause only: Cluster Autoscaler may have come before the Machine that it deletes.
+        let may_be_for_machine = || {
+            let has_machine = node.is_some_and(|node| node.cluster_api_machine.is_some());
+            is_for(Cause::Machine)
+                || (settings.causes.contains_key(&Cause::Machine) && is_deadline_guessed(one) && has_machine)
+        };
         // What is not listed yet may still be there; and kubelet does not say any more that it has shut down.
-        (is_for(Cause::Machine) && machines.is_none()) || (is_for(Cause::Shutdown) && is_down())
+        (machines.is_none() && may_be_for_machine())
+            || (is_for(Cause::Shutdown) && node.is_some_and(|node| !node.ready))
     };
     let left = known.into_iter().filter(|(node, one)| !is_kept(node, one));
     let left = left.filter(|(_, one)| one.metadata.deletion_timestamp.is_none());

@@ -34,6 +34,7 @@ fn world(causes: &[Cause]) -> World {
         .nodes(&["one", "two"])
         .pods("one", 2, PodType::Default, 0);
     world.snapshot.automatic = settings(causes);
+    world.snapshot.machines = Some(Vec::new());
     for node in &mut world.snapshot.nodes {
         let node = Arc::make_mut(node);
         node.uid = format!("uid-of-{}", node.name);
@@ -465,6 +466,51 @@ fn a_machine_is_held_until_its_node_is_out() {
     world.snapshot.machines = Some(Vec::new());
     world.settle();
     assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
+/// The label has the cause that came first, and a later one may be all that is left.
+#[test]
+fn machines_that_are_not_listed_keep_what_a_machine_may_hold() {
+    for (causes, has_machine, is_kept) in [
+        (&[Cause::Autoscaler, Cause::Machine][..], true, true),
+        // Without Cluster API none is ever listed.
+        (&[Cause::Autoscaler, Cause::Machine], false, false),
+        (&[Cause::Autoscaler], true, false),
+        // Its node is gone soon.
+        (&[Cause::Preempt, Cause::Machine], true, false),
+    ] {
+        let mut world = world(causes);
+        if !has_machine {
+            world.node("one").cluster_api_machine = None;
+        }
+        if causes.contains(&Cause::Autoscaler) {
+            let taint = Taint::new(AUTOSCALER_TAINT, "NoSchedule");
+            world.node("one").taints.push(taint);
+        } else {
+            announce(world.node("one"), AzureNotice::Preempt, None);
+        }
+        world.settle();
+        assert_eq!(automatic(&world).len(), 1);
+        world.snapshot.machines = Some(vec![DeletedMachine {
+            name: "of-one".to_owned(),
+            node: "one".to_owned(),
+            ..DeletedMachine::default()
+        }]);
+        world.settle();
+        // Cluster Autoscaler removes its taints when it starts.
+        let is_of_others = |taint: &Taint| ![AUTOSCALER_TAINT, DRAINING_TAINT].contains(&taint.key.as_str());
+        world.node("one").taints.retain(is_of_others);
+        let listed = world.snapshot.machines.take();
+        world.settle();
+        assert_eq!(automatic(&world).len(), usize::from(is_kept), "{causes:?}");
+        assert_eq!(world.node("one").unschedulable, is_kept, "{causes:?}");
+        world.snapshot.machines = listed.filter(|_| is_kept);
+        world.settle();
+        assert_eq!(automatic(&world).len(), usize::from(is_kept), "{causes:?}");
+        world.snapshot.machines = Some(Vec::new());
+        world.settle();
+        assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+    }
 }
 
 #[test]
