@@ -6,6 +6,7 @@
 //! other than by name, for Services by `spec.type` and for pods by `spec.nodeName` and labels. A request outside of that panics. The integration tests in `fake_api` run the same cases against
 //! it and against the real kube-apiserver.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct RecordedRequest {
     pub method: Method,
     /// The path without the query.
     pub path: String,
+    /// The parameters of the query.
+    pub query: BTreeMap<String, String>,
     /// Whether the request starts a watch.
     pub is_watch: bool,
 }

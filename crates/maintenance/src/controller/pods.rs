@@ -1,7 +1,7 @@
 //! The pods of nodes under maintenance: one watch for each node, so that the pods of all other nodes cost nothing.
 //!
-//! Invariant: the pods of a node are complete, or the node is missing. The API server selects pods by `spec.nodeName` with an
-//! index, as it does for each kubelet.
+//! Invariant: the pods of a node are complete, or the node is missing. Each list is one answer: from its cache, the API server selects pods by
+//! `spec.nodeName` with an index; for a page it reads those of all nodes from etcd before Kubernetes 1.33. 1.30 does that for each list.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,9 +15,6 @@ use tokio_util::task::JoinMap;
 
 use super::MaintenanceContext;
 use crate::snapshot::{PodFacts, PodObject};
-
-/// Pods in one answer to a list; a node seldom has more.
-const PAGE_SIZE: u32 = 500;
 
 /// The pods of the watched nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,9 +117,10 @@ async fn watch_node(context: MaintenanceContext, node: String, number: u64, cach
     let reporter = WatchReporter::new("pods", context.metrics.watch_errors(), context.clock.clone());
     let reporter = reporter.with_events(Some(context.events.clone()));
     let mut undecodable = reporter.undecodable();
-    let config = watcher::Config::default()
-        .fields(&format!("spec.nodeName={node}"))
-        .page_size(PAGE_SIZE);
+    let config = watcher::Config {
+        page_size: None,
+        ..watcher::Config::default().fields(&format!("spec.nodeName={node}"))
+    };
     let mut stream = watch_events::<PodObject>(&context.client, Api::all, config, reporter);
     loop {
         let event = tokio::select! {

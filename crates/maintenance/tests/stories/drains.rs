@@ -138,6 +138,14 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
         assert!((world.metric(&series) - 1.0).abs() < 0.1, "{stage}");
     }
     assert_eq!(world.isolation("two"), (false, Vec::new(), None));
+    let requests = world.fake.requests();
+    let parameters = requests.iter().map(|request| &request.query);
+    let mut of_node = parameters.filter(|query| query.get("fieldSelector").is_some_and(|it| it == "spec.nodeName=one"));
+    assert!(of_node.clone().next().is_some());
+    assert!(
+        of_node.all(|query| !query.contains_key("limit")),
+        "with one, kube-apiserver reads all pods of the cluster"
+    );
 }
 
 #[tokio::test(start_paused = true)]

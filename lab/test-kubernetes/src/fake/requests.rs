@@ -42,7 +42,6 @@ pub(super) struct ParsedRequest {
     /// The label selector of pods.
     labels: Vec<(String, String)>,
     subresource: Option<Subresource>,
-    pub(super) query: BTreeMap<String, String>,
     content: String,
     body: Bytes,
 }
@@ -99,13 +98,13 @@ impl ParsedRequest {
                 is_watch: query.get("watch").is_some_and(|watch| watch == "true"),
                 method: parts.method,
                 path,
+                query,
             },
             key,
             service_type,
             node_name,
             labels,
             subresource,
-            query,
             content: content.unwrap_or_default().to_owned(),
             body,
         })
@@ -122,7 +121,7 @@ impl ParsedRequest {
 
     /// Whether the path names one object.
     fn is_single(&self) -> bool {
-        !self.query.contains_key("fieldSelector") && !self.key.name.is_empty()
+        !self.recorded.query.contains_key("fieldSelector") && !self.key.name.is_empty()
     }
 }
 
@@ -204,7 +203,7 @@ impl FakeApi {
     ) -> Result<(u16, Value), BoxError> {
         let RecordedRequest { method, path, .. } = &request.recorded;
         assert!(
-            method != Method::GET || !request.query.contains_key("resourceVersion"),
+            method != Method::GET || !request.recorded.query.contains_key("resourceVersion"),
             "{method} {path} may be answered with an older version, which no fault point does"
         );
         let answer = async { self.answer(request) };
@@ -212,7 +211,7 @@ impl FakeApi {
             points.exchange(method, path, answer).await
         } else {
             let answer = points.list(path, answer).await;
-            let selector = request.query.get("fieldSelector").map_or("", String::as_str);
+            let selector = request.recorded.query.get("fieldSelector").map_or("", String::as_str);
             answer.map(|(status, list)| (status, points.list_answer(&format!("{path}?{selector}"), list)))
         };
         answer.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
@@ -226,12 +225,8 @@ impl FakeApi {
     }
 
     fn outcome(&self, request: &ParsedRequest) -> super::store::ApiResult {
-        let ParsedRequest {
-            key,
-            subresource,
-            query,
-            ..
-        } = request;
+        let ParsedRequest { key, subresource, .. } = request;
+        let query = &request.recorded.query;
         let is_status = *subresource == Some(Subresource::Status);
         let object =
             || serde_json::from_slice(&request.body).map_err(|error| api_error(400, "BadRequest", &error.to_string()));

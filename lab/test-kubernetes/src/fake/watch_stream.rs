@@ -37,7 +37,13 @@ struct WatchStream {
 
 impl FakeApi {
     pub(super) fn watch(&self, request: &ParsedRequest, faults: ClientFaults, restarts: u64) -> Response<ResponseBody> {
-        let number = |name: &str| request.query.get(name).and_then(|value| value.parse::<u64>().ok());
+        let number = |name: &str| {
+            request
+                .recorded
+                .query
+                .get(name)
+                .and_then(|value| value.parse::<u64>().ok())
+        };
         let cuts = *faults.changes.borrow();
         let mut watch = WatchStream {
             changes: self.0.changes.subscribe(),
