@@ -2,7 +2,7 @@
 //! (docs/dev/decisions.md 14).
 //!
 //! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
-//! new writes after 30 s. A writer that is dropped has left; the hold of one that is dropped in a write stays for 10 s, because the request
+//! new writes after 30 s, but while an operation from before is under way, which keeps the Lease anyway. A writer that is dropped has left; the hold of one that is dropped in a write stays for 10 s, because the request
 //! may still arrive. The next leader acquires or releases the hold of a former one,
 //! because both use the same name. A hold is not renewed: one that is older than its 15 minutes is lost, as for
 //! cloud-controller-manager.
@@ -56,6 +56,8 @@ pub struct LockGuard {
     hold: u64,
     has_left: bool,
     is_writing: bool,
+    /// An operation that began before the hold closed is under way.
+    is_early_operation: bool,
 }
 
 /// Why the lock was not acquired.
@@ -161,6 +163,7 @@ impl ArmLock {
                 hold,
                 has_left: false,
                 is_writing: false,
+                is_early_operation: false,
             }),
             Ok(None) => Err(self.obstacle()),
             Err(_) => Err(LockError::Stopped { lease: self.lease() }),
@@ -198,7 +201,8 @@ impl ArmLock {
 }
 
 impl LockGuard {
-    /// Whether new writes may begin: the hold is younger than 30 s and, as far as is known, not lost.
+    /// Whether new writes may begin: the hold is, as far as is known, not lost, and younger than 30 s, or an operation that began before that
+    /// is under way, and enough of the Lease's 15 minutes is left.
     pub fn accepts_writes(&self) -> bool {
         self.lock.holds.accepts_writes(self.hold, Instant::now())
     }
@@ -210,6 +214,13 @@ impl LockGuard {
         move || holds.is_held(hold, Instant::now())
     }
 
+    /// Until when a write that begins now may take: until `timeout` has passed, or less, so that it ends before the hold expires.
+    pub fn write_deadline(&self, timeout: Duration) -> Instant {
+        let now = Instant::now();
+        let deadline = self.lock.holds.write_deadline(self.hold, now);
+        deadline.into_iter().fold(now + timeout, Instant::min)
+    }
+
     /// Records that something was, or may have been, written to ARM. The release then names headgate as the previous holder, so
     /// that cloud-controller-manager drops its caches.
     pub fn mark_written(&mut self) {
@@ -217,10 +228,13 @@ impl LockGuard {
     }
 
     /// Sends a write to ARM, until it is known whether ARM has accepted it. If that is dropped before, the Lease is not released while
-    /// the request may arrive.
+    /// the request may arrive. The operation lasts until [`Self::end_operation`].
     pub async fn write<T>(&mut self, request: impl Future<Output = T>) -> T {
         if !std::mem::replace(&mut self.is_writing, true) {
             self.lock.holds.begin_write(self.hold);
+        }
+        if !self.is_early_operation {
+            self.is_early_operation = self.lock.holds.begin_operation(self.hold, Instant::now());
         }
         let outcome = request.await;
         self.lock.holds.end_write();
@@ -228,8 +242,16 @@ impl LockGuard {
         outcome
     }
 
+    /// Records that ARM has carried out the last write, or will not, as far as is known.
+    pub fn end_operation(&mut self) {
+        if std::mem::take(&mut self.is_early_operation) {
+            self.lock.holds.end_early_operation(self.hold);
+        }
+    }
+
     /// Leaves the hold. The last writer waits up to 3 s for the release of the Lease.
     pub async fn release(mut self) {
+        self.end_operation();
         self.has_left = true;
         let hold = self.hold;
         if self.lock.holds.leave(hold) {
@@ -249,6 +271,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
+        self.end_operation();
         let holds = &self.lock.holds;
         if self.is_writing {
             holds.keep(self.hold, Instant::now());

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::super::edit::PoolEdit;
 use super::{HANDOVER_WRITE_WINDOW, Outcome, Planner, PoolWriter};
 
-/// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
+/// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min, and no write outlasts it.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
 
 impl PoolWriter {
@@ -40,7 +40,7 @@ impl PoolWriter {
     ) -> Result<(), ArmError> {
         let (term, still_held) = (self.term.clone(), guard.held_check());
         let permit = WritePermit::new(move || term.permit_within(HANDOVER_WRITE_WINDOW).is_ok() && still_held());
-        let deadline = Instant::now() + WRITE_TIMEOUT;
+        let deadline = guard.write_deadline(WRITE_TIMEOUT);
         let (request, source) = (self.labels.request, self.labels.source);
         // The planner measures updates of members, whose attempts are no outcomes.
         let operation = (!edit.is_members_only()).then(|| {
@@ -54,6 +54,7 @@ impl PoolWriter {
             }
             Err(error) => Err(error),
         };
+        guard.end_operation();
         if let Some(operation) = operation {
             operation.finish(outcome.is_ok());
         }

@@ -290,6 +290,31 @@ async fn slow_load_balancer_delays_no_other_one() {
     }
 }
 
+/// The hold of the shared Lease has closed, and cannot end before the operation.
+#[tokio::test(start_paused = true)]
+async fn slow_operation_delays_no_other_load_balancer_that_is_due_later() {
+    let cluster = TestCluster::new(3).await;
+    cluster.fault("PUT", "kubernetes-internal/", Some(1), &json!({"stall": "90s"}));
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    sleep(40 * SECOND).await;
+    cluster.taint(3, &[OUT_OF_SERVICE]);
+    let are_down = |cluster: &TestCluster, name: &str| {
+        let down = cluster.down();
+        let mut of_it = down.iter().filter(|(pool, _)| pool.starts_with(name));
+        of_it.all(|(_, down)| down.len() == 2)
+    };
+    let took = cluster
+        .until("the other one Down", |cluster| are_down(cluster, "kubernetes/"))
+        .await;
+    assert!(
+        took < 5 * SECOND && !are_down(&cluster, "kubernetes-internal/"),
+        "{took:?}"
+    );
+    cluster
+        .until("both Down", |cluster| are_down(cluster, "kubernetes-internal/"))
+        .await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn missing_right_is_reported_once_and_retried_slowly() {
     let cluster = TestCluster::with(

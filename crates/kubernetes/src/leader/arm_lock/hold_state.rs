@@ -1,7 +1,9 @@
 //! The writers of this process that are in a hold of the shared Lease, and those that wait for one.
 //!
-//! Invariants: no writer enters a closed hold. A hold without writers is closed for good at the instant at which the lock task
-//! finds it empty. A writer that is dropped has left, because a guard counts it; one that is dropped in a write leaves later.
+//! Invariants: no writer enters a closed hold, but while an operation that began before it closed is under way, because that keeps the Lease
+//! anyway. Operations that begin later count for nobody, so a hold ends at most one write after the last early one. A hold without writers is
+//! closed for good at the instant at which the lock task finds it empty. A writer that is dropped has left, because a guard counts it; one
+//! that is dropped in a write leaves later.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,6 +15,12 @@ use super::state_machine::{Demand, Hold, Obstacle};
 
 /// How long a hold is kept after its writer was dropped during a write: the request may still arrive.
 const DROPPED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A closed hold admits nobody whose write could not end before others may acquire the Lease: two minutes for a read of the pool, and as much
+/// for the operation.
+const MIN_TIME_TO_EXPIRY: Duration = Duration::from_mins(4);
+/// A write ends so long before the hold expires, by its deadline.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(30);
 
 /// The state of the current hold, shared by the writers and the lock task.
 #[derive(Debug)]
@@ -34,6 +42,8 @@ struct State {
     has_written: bool,
     /// The hold that is not released yet.
     unreleased: Option<Hold>,
+    /// No request and no watch raises a doubt that the Lease is this process's.
+    is_confirmed: bool,
     obstacle: Obstacle,
 }
 
@@ -42,8 +52,21 @@ struct EnteredHold {
     number: u64,
     closes_at: Instant,
     writers: usize,
+    /// The operations under way that began before the hold closed.
+    early_operations: usize,
     /// For a write that was dropped.
     kept_until: Option<Instant>,
+}
+
+impl State {
+    /// The hold that was entered, if new writes may begin in it.
+    fn open_hold(&mut self, now: Instant) -> Option<&mut EnteredHold> {
+        let lasts = |hold: Hold| now + MIN_TIME_TO_EXPIRY <= hold.expires_at;
+        let admits_late = self.is_confirmed && self.unreleased.is_some_and(lasts);
+        let is_open =
+            |entered: &&mut EnteredHold| now < entered.closes_at || (admits_late && entered.early_operations > 0);
+        self.entered.as_mut().filter(is_open)
+    }
 }
 
 /// A writer that waits for a hold, until this is dropped.
@@ -57,6 +80,7 @@ impl HoldState {
                 entered: None,
                 has_written: false,
                 unreleased: None,
+                is_confirmed: false,
                 obstacle: Obstacle::Pending,
             }),
             changed: Notify::new(),
@@ -84,16 +108,21 @@ impl HoldState {
 
     /// Whether new writes may begin in a hold.
     pub(super) fn accepts_writes(&self, hold: u64, now: Instant) -> bool {
-        let entered = &self.state().entered;
-        entered
-            .as_ref()
-            .is_some_and(|entered| entered.number == hold && now < entered.closes_at)
+        let mut state = self.state();
+        state.open_hold(now).is_some_and(|entered| entered.number == hold)
     }
 
     /// Whether this process still has a hold, closed or not, as far as is known.
     pub(super) fn is_held(&self, hold: u64, now: Instant) -> bool {
         let unreleased = self.state().unreleased;
         unreleased.is_some_and(|unreleased| unreleased.number == hold && now < unreleased.expires_at)
+    }
+
+    /// Until when a write that begins now may take; `None` if the hold is lost or expired, which [`Self::is_held`] says.
+    pub(super) fn write_deadline(&self, hold: u64, now: Instant) -> Option<Instant> {
+        let unreleased = self.state().unreleased?;
+        let is_held = unreleased.number == hold && now < unreleased.expires_at;
+        unreleased.expires_at.checked_sub(EXPIRY_MARGIN).filter(|_| is_held)
     }
 
     /// Records that something was written to ARM in a hold.
@@ -108,6 +137,25 @@ impl HoldState {
     pub(super) fn begin_write(&self, hold: u64) {
         self.mark_written(hold);
         self.writes.send_modify(|writes| *writes += 1);
+    }
+
+    /// Records that an operation begins with its write, and returns whether the hold is not closed.
+    pub(super) fn begin_operation(&self, hold: u64, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_early = |entered: &&mut EnteredHold| entered.number == hold && now < entered.closes_at;
+        let Some(entered) = state.entered.as_mut().filter(is_early) else {
+            return false;
+        };
+        entered.early_operations += 1;
+        true
+    }
+
+    /// Records the end of an operation that began before the hold closed.
+    pub(super) fn end_early_operation(&self, hold: u64) {
+        let mut state = self.state();
+        if let Some(entered) = state.entered.as_mut().filter(|entered| entered.number == hold) {
+            entered.early_operations = entered.early_operations.saturating_sub(1);
+        }
     }
 
     /// Records that a write has ended, or was dropped.
@@ -182,11 +230,12 @@ impl HoldState {
         }
     }
 
-    /// Publishes the current hold, the obstacle for waiting writers, and the number of other processes' holds. Returns whether
+    /// Publishes the current hold, whether nothing raises a doubt about it, the obstacle for waiting writers, and the number of other processes' holds. Returns whether
     /// a hold with writers in it was lost.
-    pub(super) fn publish(&self, hold: Option<Hold>, obstacle: Obstacle, other_holds: u64) -> bool {
+    pub(super) fn publish(&self, hold: Option<Hold>, is_confirmed: bool, obstacle: Obstacle, other_holds: u64) -> bool {
         let mut state = self.state();
         let mut is_lost = false;
+        state.is_confirmed = is_confirmed;
         let before = std::mem::replace(&mut state.unreleased, hold);
         state.obstacle = obstacle;
         if before != hold {
@@ -197,6 +246,7 @@ impl HoldState {
                     number: hold.number,
                     closes_at: hold.closes_at,
                     writers: 0,
+                    early_operations: 0,
                     kept_until: None,
                 });
             }
@@ -212,7 +262,7 @@ impl Waiter<'_> {
     /// Enters the hold that accepts writes, if there is one, and returns its number.
     pub(super) fn enter(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.state();
-        let entered = state.entered.as_mut().filter(|entered| now < entered.closes_at)?;
+        let entered = state.open_hold(now)?;
         entered.writers += 1;
         Some(entered.number)
     }
@@ -257,7 +307,7 @@ mod tests {
         let (one, two) = (holds.wait(), holds.wait());
         assert!(holds.changed().now_or_never().is_some());
         assert_eq!((one.enter(now), demand(&holds, now)), (None, (true, false, false)));
-        holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
+        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
         assert_eq!(demand(&holds, now), (true, true, false), "for the waiting writers");
         assert_eq!((one.enter(now), two.enter(now)), (Some(1), Some(1)));
         assert!(holds.accepts_writes(1, now) && !holds.accepts_writes(2, now));
@@ -276,9 +326,9 @@ mod tests {
         let late = holds.wait();
         assert_eq!((late.enter(now), holds.accepts_writes(1, now)), (None, false));
         assert_eq!(demand(&holds, now), (true, false, true), "not opened again");
-        holds.publish(None, Obstacle::Pending, 0);
+        holds.publish(None, true, Obstacle::Pending, 0);
         assert!(holds.is_released_or_in_use(1));
-        holds.publish(Some(hold(2, closes)), Obstacle::Closed, 0);
+        holds.publish(Some(hold(2, closes)), true, Obstacle::Closed, 0);
         assert_eq!((late.enter(now), demand(&holds, now)), (Some(2), (true, true, false)));
     }
 
@@ -286,7 +336,7 @@ mod tests {
     fn no_writer_enters_an_old_hold() {
         let (holds, now) = (HoldState::new(), Instant::now());
         let closes = now + Duration::from_mins(1);
-        holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
+        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
         let one = holds.wait();
         assert_eq!(one.enter(now), Some(1));
         drop(one);
@@ -300,11 +350,62 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_hold_admits_writers_while_an_operation_from_before_is_under_way() {
+        let now = Instant::now();
+        let closes = now + Duration::from_mins(1);
+        let last = hold(1, closes).expires_at - MIN_TIME_TO_EXPIRY;
+        let moment = Duration::from_millis(1);
+        for (began, is_confirmed, at, is_admitted) in [
+            (closes - moment, true, closes, true),
+            (closes, true, closes, false),
+            (closes - moment, false, closes, false),
+            (closes - moment, true, last, true),
+            (closes - moment, true, last + moment, false),
+        ] {
+            let what = format!("{:?} {is_confirmed} {:?}", began - now, at - now);
+            let holds = HoldState::new();
+            holds.publish(Some(hold(1, closes)), is_confirmed, Obstacle::Closed, 0);
+            assert_eq!([(); 3].map(|()| holds.wait().enter(now)), [Some(1); 3]);
+            assert!(!holds.begin_operation(2, began), "of another hold");
+            assert_eq!(holds.begin_operation(1, began), began < closes);
+            let late = holds.wait();
+            assert_eq!(holds.accepts_writes(1, at), is_admitted, "{what}");
+            assert_eq!(late.enter(at), is_admitted.then_some(1), "{what}");
+            if !is_admitted {
+                continue;
+            }
+            // One that begins later opens it for nobody.
+            assert!(holds.begin_operation(1, closes - moment) && !holds.begin_operation(1, at));
+            holds.end_early_operation(2);
+            holds.end_early_operation(1);
+            assert!(holds.accepts_writes(1, at), "another one is under way");
+            holds.end_early_operation(1);
+            assert_eq!((late.enter(at), holds.accepts_writes(1, at)), (None, false), "{what}");
+            drop(late);
+            for is_last in [false, false, false, true] {
+                assert!(demand(&holds, at).1, "{what}: one is still in");
+                assert_eq!(holds.leave(1), is_last);
+            }
+            assert_eq!(demand(&holds, at), (false, false, false));
+        }
+    }
+
+    #[test]
+    fn a_write_ends_before_the_hold_expires() {
+        let (holds, now) = (HoldState::new(), Instant::now());
+        let expires = hold(1, now).expires_at;
+        assert_eq!(holds.write_deadline(1, now), None);
+        holds.publish(Some(hold(1, now)), true, Obstacle::Closed, 0);
+        let deadlines = [(1, now), (2, now), (1, expires)].map(|(number, now)| holds.write_deadline(number, now));
+        assert_eq!(deadlines, [Some(expires - EXPIRY_MARGIN), None, None]);
+    }
+
+    #[test]
     fn a_closed_hold_is_held_until_it_expires_or_is_lost() {
         let (holds, now) = (HoldState::new(), Instant::now());
         let closes = now + Duration::from_mins(1);
         let expires = hold(1, closes).expires_at;
-        holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
+        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
         assert_eq!(holds.wait().enter(now), Some(1));
         assert!(holds.is_held(1, closes) && !holds.is_held(2, now));
         assert!(holds.is_held(1, expires - Duration::from_millis(1)) && !holds.is_held(1, expires));
@@ -312,9 +413,9 @@ mod tests {
         holds.leave(1);
         let _ = holds.demand(now);
         assert!(holds.is_held(1, now), "not released yet");
-        holds.publish(Some(hold(2, closes)), Obstacle::Closed, 0);
+        holds.publish(Some(hold(2, closes)), true, Obstacle::Closed, 0);
         assert!(!holds.is_held(1, now) && holds.is_held(2, now));
-        let is_lost = holds.publish(None, Obstacle::Pending, 0);
+        let is_lost = holds.publish(None, true, Obstacle::Pending, 0);
         assert!(!is_lost && !holds.is_held(2, now), "no writer was in it");
     }
 
@@ -322,7 +423,7 @@ mod tests {
     fn a_hold_is_kept_for_a_write_that_was_dropped() {
         let (holds, now) = (HoldState::new(), Instant::now());
         let closes = now + Duration::from_mins(1);
-        holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
+        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
         assert_eq!(holds.wait().enter(now), Some(1));
         let writes = holds.writes();
         holds.begin_write(1);
@@ -346,16 +447,16 @@ mod tests {
     fn writers_of_a_lost_hold_do_not_count_in_the_next() {
         let (holds, now) = (HoldState::new(), Instant::now());
         let closes = now + Duration::from_mins(1);
-        holds.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
+        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
         assert_eq!(holds.wait().enter(now), Some(1));
         let mut other_holds = holds.other_holds();
-        assert!(holds.publish(None, Obstacle::Pending, 3), "the loss is reported");
+        assert!(holds.publish(None, true, Obstacle::Pending, 3), "the loss is reported");
         assert_eq!(
             (other_holds.has_changed().unwrap(), *other_holds.borrow_and_update()),
             (true, 3)
         );
         assert!(!holds.accepts_writes(1, now) && holds.is_released_or_in_use(1));
-        holds.publish(Some(hold(2, closes)), Obstacle::Closed, 3);
+        holds.publish(Some(hold(2, closes)), true, Obstacle::Closed, 3);
         assert!(!other_holds.has_changed().unwrap());
         assert_eq!(holds.wait().enter(now), Some(2));
         holds.mark_written(1);

@@ -84,7 +84,8 @@ pub(super) async fn run(task: LockTask) {
             }
         }
         let (hold, obstacle) = (state_machine.hold(), state_machine.obstacle(clock.now()));
-        if holds.publish(hold, obstacle, state_machine.other_holds()) {
+        let is_confirmed = state_machine.is_confirmed();
+        if holds.publish(hold, is_confirmed, obstacle, state_machine.other_holds()) {
             tracing::warn!(
                 lease = lease.name,
                 "shared Lease lost in a write: another process took it"

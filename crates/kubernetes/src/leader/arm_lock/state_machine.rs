@@ -173,6 +173,11 @@ impl StateMachine {
         self.hold
     }
 
+    /// Whether the watch works, and no request has left it open what the Lease is now.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.is_watched && !self.is_stale
+    }
+
     /// How many holds of other processes have been observed to end.
     pub(super) fn other_holds(&self) -> u64 {
         self.observation.other_holds()

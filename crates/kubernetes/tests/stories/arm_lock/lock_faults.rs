@@ -138,6 +138,37 @@ async fn a_hold_admits_no_new_writes_after_half_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_closed_hold_admits_writers_while_an_operation_from_before_is_under_way() {
+    for end in ["operation", "release", "drop", "drop in a write", "watch"] {
+        let fixture = fixture();
+        let mut first = fixture.locker.acquire_within(SECOND).await.unwrap();
+        let second = fixture.locker.acquire_within(SECOND).await.unwrap();
+        for _ in 0..2 {
+            // One operation, with a request that was repeated.
+            first.write(async {}).await;
+        }
+        sleep(40 * SECOND).await;
+        let mut late = fixture.locker.acquire_within(SECOND).await.unwrap();
+        assert!(late.accepts_writes() && second.accepts_writes(), "{end}");
+        late.write(async {}).await;
+        match end {
+            "operation" => first.end_operation(),
+            "release" => first.release().await,
+            "drop" => drop(first),
+            "watch" => {
+                fixture.line.set(Fault::Status(500));
+                fixture.line.cut_watches();
+                sleep(SECOND).await;
+            }
+            _ => drop(timeout(SECOND, async move { first.write(std::future::pending::<()>()).await }).await),
+        }
+        assert!(!late.accepts_writes() && !second.accepts_writes(), "{end}");
+        let error = fixture.locker.acquire_within(SECOND).await.unwrap_err();
+        assert!(matches!(error, LockError::Closed { .. }), "{end}: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_survives_a_restart_of_the_api_server() {
     let fixture = fixture();
     let mut others = fixture.locker.released_by_others();

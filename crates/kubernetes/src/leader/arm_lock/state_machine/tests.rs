@@ -346,7 +346,10 @@ fn lease_is_read_again_after_a_lost_response() {
     world.settle(NOTHING);
     let acquire = world.request(WAITING);
     world.respond(&acquire).unwrap();
+    world.watch();
+    assert!(world.machine.is_confirmed());
     world.machine.handle_response(&acquire, lost(), world.now);
+    assert!(!world.machine.is_confirmed());
     assert!(matches!(world.machine.obstacle(world.now), Obstacle::Failed(_)));
     let (sent, delay) = world.settle(NOTHING);
     assert!(sent.is_empty() && delay.unwrap() < 2 * RETRY_DELAY);
