@@ -107,14 +107,15 @@ pub async fn watch_services(
     let overdue_at = Instant::now() + FIRST_LIST_TIME;
     let mut is_overdue = false;
     let (mut is_changed, mut publish_at) = (false, Instant::now());
-    let mut stale = None;
+    let (mut stale, mut checked_at) = (None, Instant::now());
     loop {
         if is_changed && publish_at <= Instant::now() {
             feed.index.send_modify(|_| {});
             (is_changed, publish_at) = (false, Instant::now() + PUBLISH_INTERVAL);
         }
         let check_at = match stale {
-            Some(_) => Instant::now() + STALE_CHECK_INTERVAL,
+            // Not from this turn on: changes may come more often.
+            Some(_) => checked_at + STALE_CHECK_INTERVAL,
             None => freshness.stale_at(),
         };
         // The reporters have counted and logged the errors.
@@ -133,7 +134,8 @@ pub async fn watch_services(
                 })
             }
             () = sleep_until(check_at) => {
-                let before = std::mem::replace(&mut stale, freshness.stale_resource(Instant::now()));
+                checked_at = Instant::now();
+                let before = std::mem::replace(&mut stale, freshness.stale_resource(checked_at));
                 feed.modify(|index| index.set_stale(stale));
                 before != stale
             }

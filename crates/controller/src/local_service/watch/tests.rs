@@ -191,6 +191,43 @@ async fn lists_feed_the_updater() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn services_are_stale_only_until_they_are_confirmed_however_often_slices_change() {
+    let start = Instant::now();
+    // Each watch ends after an event; that of the Services is refused at first.
+    let answer_with_events = move |request: Request<Body>| async move {
+        let is_of_services = request.uri().path() == "/api/v1/services";
+        let query = request.uri().query().unwrap_or_default();
+        let body = if query == "limit=1" {
+            r#"{"metadata":{"resourceVersion":"7"}}"#.to_owned()
+        } else if !query.contains("watch=true") {
+            return answer(request).await;
+        } else if is_of_services && start.elapsed() < Duration::from_mins(6) {
+            return Ok(Response::builder().status(429).body(Body::empty()).unwrap());
+        } else {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let node = ["n1", "n2"][usize::from(start.elapsed().subsec_millis() < 500)];
+            let object = if is_of_services {
+                service("Local")
+            } else {
+                slice("web-1", node)
+            };
+            format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n")
+        };
+        Ok(Response::new(Body::from(body.into_bytes())))
+    };
+    let client = Client::new(tower::service_fn(answer_with_events), "default");
+    let index = watch::Sender::default();
+    let published = index.subscribe();
+    let watching = tokio::spawn(watched(client, ServiceFeed { updater: None, index }));
+    tokio::time::sleep(Duration::from_secs(330)).await;
+    assert_eq!(published.borrow().unknown(), Some(Unknown::Stale("services")));
+    // The backoff of the watch is part of it.
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert_eq!(published.borrow().unknown(), None);
+    watching.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn refused_lists_are_overdue_after_a_while_and_need_no_updater() {
     let refuse = |_: Request<Body>| async {
         let status =
