@@ -8,6 +8,9 @@
 //! by a watch that is accepted and has no error within 1 s. A watch that ends within 1 s without an event shows neither, and the next one
 //! gets a backoff.
 //!
+//! A list whose body brings nothing for [`FRAME_TIMEOUT`] fails: kube bounds the silence of a watch only, and TCP does not detect a peer
+//! whose proxy still acknowledges.
+//!
 //! Before a watch resumes, `resume` verifies that the API server's `resourceVersion` has not gone backwards.
 //!
 //! An object that cannot be decoded is skipped and never makes others unreadable: `undecodable_objects`.
@@ -26,13 +29,14 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
-use hyper::Request;
+use http_body_util::BodyExt as _;
+use hyper::{Request, Response};
 use kube::client::Body;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::decoded::Decoded;
 
@@ -45,6 +49,9 @@ pub use undecodable_objects::{UndecodableObjects, register_undecodable_objects};
 /// How long an accepted list or watch must stay without an error before it ends a failure. Some errors follow each
 /// response, such as that of an answer that is no JSON.
 const RECOVERY_DELAY: Duration = Duration::from_secs(1);
+
+/// Limit of the time without a byte of a list, or of an error, after its head. A large one may take any time.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The stream of a watch: an event, or the reason of an error that is reported already and can be ignored.
 pub type WatchStream<T> = BoxStream<'static, Result<T, WatchErrorReason>>;
@@ -136,8 +143,12 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
             if let Some(expired) = verifier.verify(&inner, &uri).await? {
                 return Ok(expired);
             }
-            let response = inner.send(request).await?;
-            if response.status().is_success() {
+            let mut response = inner.send(request).await?;
+            let is_success = response.status().is_success();
+            if !(is_watch && is_success) {
+                response = received(response).await?;
+            }
+            if is_success {
                 verifier.succeeded(is_watch);
                 if is_watch {
                     last_watch.accepted();
@@ -156,6 +167,21 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
         short_watches,
     };
     (Client::new(service, namespace), observed)
+}
+
+/// The response with its whole body, as kube would collect it.
+async fn received(response: Response<Body>) -> Result<Response<Body>, kube::Error> {
+    let (head, mut body) = response.into_parts();
+    let mut received = Vec::new();
+    while let Some(frame) = timeout(FRAME_TIMEOUT, body.frame())
+        .await
+        .map_err(|_| kube::Error::Service("the API server stopped sending a response".into()))?
+    {
+        if let Some(data) = frame?.data_ref() {
+            received.extend_from_slice(data);
+        }
+    }
+    Ok(Response::from_parts(head, received.into()))
 }
 
 /// What an item of a stream shows.

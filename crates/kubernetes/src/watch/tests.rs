@@ -7,12 +7,11 @@ use bytes::Bytes;
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::MetricTable;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::Response;
+use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::*;
 
@@ -34,6 +33,9 @@ struct ApiServer {
 
 /// How long a watch lasts that ends at once.
 const SOON: Duration = Duration::from_millis(5);
+/// One Node.
+const LIST: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},
+    "items":[{"metadata":{"name":"n","resourceVersion":"7"}}]}"#;
 /// Two good Nodes around one whose `spec` is no object.
 const LIST_WITH_UNDECODABLE: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[
     {"metadata":{"name":"a","resourceVersion":"1"}},{"metadata":{"name":"odd","resourceVersion":"2"},"spec":7},
@@ -47,8 +49,10 @@ const WATCH_WITH_UNDECODABLE: &str = r#"{"type":"MODIFIED","object":{"metadata":
 enum Answer {
     /// A list with one Node.
     List,
-    /// A watch that is accepted and stays silent.
+    /// A watch that is accepted and stays silent, or a list whose body does not begin.
     Silence,
+    /// The list with one Node, with this time before each byte.
+    Slow(Duration),
     /// A watch that is accepted and ends after this time, without an event.
     Ended(Duration),
     /// A watch that is accepted and reports that it is too old.
@@ -88,12 +92,14 @@ impl ApiServer {
             (self.answer)(self.record(is_watch), is_watch)
         };
         let (status, body) = match answer {
-            Answer::List => (
-                200,
-                r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},
-                    "items":[{"metadata":{"name":"n","resourceVersion":"7"}}]}"#
-                    .to_owned(),
-            ),
+            Answer::List => (200, LIST.to_owned()),
+            Answer::Slow(pause) => {
+                let chunks = stream::iter(LIST.as_bytes().chunks(1)).then(move |byte| async move {
+                    sleep(pause).await;
+                    Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(byte)))
+                });
+                return Ok(Response::new(StreamBody::new(chunks).boxed_unsync()));
+            }
             Answer::Silence => {
                 let chunks = stream::pending::<Result<Frame<Bytes>, std::io::Error>>();
                 return Ok(Response::new(StreamBody::new(chunks).boxed_unsync()));
@@ -301,6 +307,38 @@ async fn a_failure_is_not_over_while_accepted_watches_send_what_is_no_event() {
     let reasons = reasons_until_over(&api_server, Duration::from_mins(10)).await;
     assert_eq!(reasons, [Some(WatchErrorReason::Other), None]);
     assert_eq!(api_server.seen().len(), 10, "over when a watch stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_whose_body_stalls_fails_and_a_slow_one_does_not() {
+    for is_of_one in [false, true] {
+        let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
+            (false, 1) | (true, _) => Answer::Silence,
+            (false, _) => Answer::Slow(Duration::from_secs(5)),
+        });
+        let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
+        let (mut failure, client) = (reporter.failure(), api_server.client());
+        let mut listed = if is_of_one {
+            watch_object::<Node>(&client, Api::all, "n", reporter)
+                .map(|state| state.is_ok())
+                .boxed()
+        } else {
+            watch_events::<Node>(&client, Api::all, watcher::Config::default(), reporter)
+                .map(|event| matches!(event, Ok(Event::InitDone)))
+                .boxed()
+        };
+        let reading = tokio::spawn(async move { while listed.next().await != Some(true) {} });
+        let stalled = timeout(Duration::from_mins(1), failure.changed());
+        stalled.await.unwrap().unwrap();
+        let reason = failure.borrow_and_update().as_ref().map(|failure| failure.reason);
+        assert_eq!(reason, Some(WatchErrorReason::Connection));
+        // The head of a list shows nothing yet.
+        let recovered = timeout(Duration::from_mins(5), failure.changed());
+        assert!(recovered.await.is_err(), "recovered before the list had arrived");
+        reading.await.unwrap();
+        assert_eq!(*failure.borrow(), None, "{is_of_one}");
+        assert_eq!(api_server.seen().iter().filter(|seen| !seen.is_watch).count(), 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]
