@@ -1,15 +1,15 @@
 //! The token of one identity, cached and refreshed.
 //!
 //! A token is refreshed five minutes before its end, and once when ARM rejects it. One refresh runs at a time: meanwhile
-//! other requests use the present token, or wait if there is none. After a failed refresh the present token stays in use
-//! until its end. Lifetimes count on the monotonic clock, from the request.
+//! other requests use the present token, or wait if there is none. After a refresh that failed or took more than
+//! [`REFRESH_TIMEOUT`], the present token stays in use until its end. Lifetimes count on the monotonic clock, from the request.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::Secret;
 use crate::error::{ArmError, TokenError};
@@ -22,6 +22,8 @@ use crate::transport::Transport;
 const REFRESH_BEFORE_END: Duration = Duration::from_mins(5);
 /// Time from a failed refresh to the next one, while the present token is valid.
 const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// For a refresh while the present token is valid: a request to ARM waits for it.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(2);
 /// For one attempt of a token request.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a token request with all its retries.
@@ -150,7 +152,14 @@ impl TokenCache {
         {
             return Ok(cached.token.clone());
         }
-        match (self.request().await, cached) {
+        let received = match &cached {
+            Some(_) => timeout(REFRESH_TIMEOUT, self.request()).await.unwrap_or_else(|_| {
+                let host = self.identity.host();
+                Err(TokenError::Connection(format!("{host} within {REFRESH_TIMEOUT:?}")))
+            }),
+            None => self.request().await,
+        };
+        match (received, cached) {
             (Ok(received), _) => {
                 let token = received.token.clone();
                 self.store(received);

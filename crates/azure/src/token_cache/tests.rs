@@ -19,6 +19,9 @@ struct TokenEndpoint {
     status: AtomicU32,
 }
 
+/// In place of a status: the endpoint does not respond.
+const NO_ANSWER: u32 = 1;
+
 fn tokens(lifetime: u32, endpoint: &Arc<TokenEndpoint>) -> Arc<TokenCache> {
     let endpoint = Arc::clone(endpoint);
     let transport = Transport::new(service_fn(move |_| {
@@ -27,6 +30,9 @@ fn tokens(lifetime: u32, endpoint: &Arc<TokenEndpoint>) -> Arc<TokenCache> {
             sleep(Duration::from_secs(1)).await;
             let number = endpoint.requests.fetch_add(1, Ordering::Relaxed) + 1;
             let status = endpoint.status.load(Ordering::Relaxed);
+            if status == NO_ANSWER {
+                std::future::pending::<()>().await;
+            }
             let body = json!({"access_token": format!("token {number}"), "expires_in": lifetime}).to_string();
             let status = if status == 0 {
                 200
@@ -84,6 +90,30 @@ async fn failed_refresh_keeps_the_token_until_its_end() {
     assert!(tokens.token().await.is_err(), "the token has ended");
     endpoint.status.store(0, Ordering::Relaxed);
     assert_eq!(token(&tokens).await, "token 5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_does_not_answer_holds_no_request_that_has_a_token() {
+    let endpoint: Arc<TokenEndpoint> = Arc::default();
+    let tokens = tokens(600, &endpoint);
+    assert_eq!(token(&tokens).await, "token 1");
+    endpoint.status.store(NO_ANSWER, Ordering::Relaxed);
+    advance(Duration::from_secs(301)).await;
+    for refreshes in 1..=3 {
+        let asked_at = Instant::now();
+        assert_eq!(token(&tokens).await, "token 1");
+        assert!(asked_at.elapsed() < Duration::from_secs(3), "{:?}", asked_at.elapsed());
+        let asked_at = Instant::now();
+        assert_eq!(token(&tokens).await, "token 1");
+        assert_eq!(asked_at.elapsed(), Duration::ZERO, "the next refresh is due later");
+        assert_eq!(endpoint.requests.load(Ordering::Relaxed), 1 + refreshes);
+        advance(REFRESH_RETRY_INTERVAL).await;
+    }
+    // Without a valid token there is nothing to go on with: each attempt has its whole time.
+    advance(Duration::from_mins(5)).await;
+    let asked_at = Instant::now();
+    assert!(tokens.token().await.is_err());
+    assert!(asked_at.elapsed() > ATTEMPT_TIMEOUT, "{:?}", asked_at.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
