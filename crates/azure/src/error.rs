@@ -241,7 +241,7 @@ pub enum ArmError {
         until: Instant,
     },
     /// Not sent, because the client's own rate limit would have delayed it past the deadline.
-    #[error("not sent: too many requests wait for the rate limit of the settings")]
+    #[error("not sent: too many requests wait for the rate limit")]
     RateLimited,
     /// Not sent, because another operation was changing the resource with this id when it was read. The write would end
     /// that operation.

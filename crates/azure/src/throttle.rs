@@ -3,6 +3,7 @@
 //! A 429 closes the throttle gate for the `Retry-After` that it carries, or for a second. ARM would reject requests until then, and extend
 //! the time, so the client refuses them itself. A token bucket, if `cloudProviderRateLimit` sets one, delays requests
 //! instead. A 429 because another operation holds one resource closes no gate: it does not concern other load balancers.
+//! Lookups, which are many and may wait, get half of the limit of reads beforehand, so that other reads never wait behind them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,9 @@ use crate::error::{ArmError, ErrorBody, MIN_THROTTLE_WAIT, is_rate_limited};
 use crate::retry_after::parse_retry_after;
 use crate::transport::BufferedResponse;
 use crate::{RateLimit, RateLimits};
+
+/// ARM's limit of reads, for each subscription and principal.
+const ARM_READS: RateLimit = RateLimit { qps: 25.0, bucket: 250 };
 
 /// A token bucket whose requests queue: the level is negative while some wait.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +62,17 @@ impl TokenBucket {
 pub(crate) enum RequestKind {
     Read,
     Write,
+    /// What a lookup enters before it enters as a read.
+    Lookup,
+}
+
+/// Half of what reads have.
+fn lookup_limit(reads: Option<RateLimit>) -> RateLimit {
+    let reads = reads.unwrap_or(ARM_READS);
+    RateLimit {
+        qps: reads.qps.min(ARM_READS.qps) / 2.0,
+        bucket: reads.bucket.min(ARM_READS.bucket) / 2,
+    }
 }
 
 /// The limits of one kind of requests to one subscription.
@@ -165,10 +180,11 @@ impl ThrottleGates {
         work: impl FnOnce(&mut ThrottleGate) -> T,
     ) -> T {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = self.limits.map(|limits| match kind {
-            RequestKind::Read => limits.read,
-            RequestKind::Write => limits.write,
-        });
+        let limit = match kind {
+            RequestKind::Read => self.limits.map(|limits| limits.read),
+            RequestKind::Write => self.limits.map(|limits| limits.write),
+            RequestKind::Lookup => Some(lookup_limit(self.limits.map(|limits| limits.read))),
+        };
         let gate = gates.entry((subscription.to_ascii_lowercase(), kind));
         work(gate.or_insert_with(|| ThrottleGate::new(limit, now)))
     }
@@ -223,6 +239,30 @@ mod tests {
         let closed = gate.enter(last, by);
         assert!(matches!(closed, Err(ArmError::Throttled { until }) if until == start + 10 * SECOND));
         assert_eq!(gate.enter(start + 10 * SECOND, by).unwrap(), start + 10 * SECOND);
+    }
+
+    #[test]
+    fn lookups_get_half_of_the_limit_of_reads() {
+        let limit = |qps, bucket| RateLimit { qps, bucket };
+        let arm = limit(12.5, 125);
+        for (reads, expected) in [
+            (None, arm),
+            (Some(limit(1.0, 5)), limit(0.5, 2)),
+            (Some(limit(100.0, 1000)), arm),
+        ] {
+            assert_eq!(lookup_limit(reads), expected, "{reads:?}");
+        }
+        // However many wait, another read is sent at once.
+        let (start, write) = (Instant::now(), limit(1.0, 1));
+        let limits = RateLimits {
+            read: limit(1.0, 5),
+            write,
+        };
+        let gates = ThrottleGates::new(Some(limits), Clock::System);
+        let enter = |kind| gates.enter("s", kind, start, start + 60 * SECOND).unwrap() - start;
+        let turns = [(); 4].map(|()| enter(RequestKind::Lookup));
+        assert_eq!(turns, [0, 0, 2, 4].map(|seconds| seconds * SECOND));
+        assert_eq!(enter(RequestKind::Read), Duration::ZERO);
     }
 
     #[test]

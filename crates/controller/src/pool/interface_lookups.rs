@@ -22,7 +22,7 @@ use super::listing::Listing;
 use super::view::LoadBalancerView;
 
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
-/// For one lookup, retries included.
+/// For one lookup, its turn and its retries included.
 const LOOKUP_TIMEOUT: Duration = Duration::from_mins(2);
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
@@ -37,7 +37,7 @@ pub(crate) async fn look_up_interfaces(
     mut listings: [watch::Receiver<Arc<Listing>>; 2],
     published: watch::Sender<Arc<InterfaceCache>>,
 ) {
-    let (mut cache, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(Some(term), arm));
+    let (mut cache, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(Some(term), arm, None));
     loop {
         if lookups.store_results(&mut cache) {
             published.send_replace(Arc::new(cache.clone()));
@@ -48,7 +48,7 @@ pub(crate) async fn look_up_interfaces(
                 .each_mut()
                 .map(|listing| Arc::clone(&listing.borrow_and_update()));
             let views: Vec<_> = lists.iter().flat_map(|list| list.load_balancers.values()).collect();
-            lookups.start_due(&mut cache, &views, Instant::now() + LOOKUP_TIMEOUT);
+            lookups.start_due(&mut cache, &views);
         }
         let [listed, recorded] = &mut listings;
         let changed = tokio::select! {
@@ -68,8 +68,10 @@ pub(super) struct InterfaceLookups {
     /// The term of the spans; a report has none.
     term: Option<i32>,
     arm: ArmClient,
-    /// Not sent yet, with the deadline of each.
-    waiting: VecDeque<(NetworkInterfaceId, Instant)>,
+    /// Not sent yet.
+    waiting: VecDeque<NetworkInterfaceId>,
+    /// Of all lookups, for a report; otherwise each one has its own.
+    deadline: Option<Instant>,
     running: FuturesUnordered<BoxFuture<'static, LookupResult>>,
     /// The interfaces that `running` looks up.
     running_ids: HashSet<NetworkInterfaceId>,
@@ -78,11 +80,12 @@ pub(super) struct InterfaceLookups {
 }
 
 impl InterfaceLookups {
-    pub(super) fn new(term: Option<i32>, arm: ArmClient) -> Self {
+    pub(super) fn new(term: Option<i32>, arm: ArmClient, deadline: Option<Instant>) -> Self {
         Self {
             term,
             arm,
             waiting: VecDeque::new(),
+            deadline,
             running: FuturesUnordered::new(),
             running_ids: HashSet::new(),
             results: Vec::new(),
@@ -90,23 +93,19 @@ impl InterfaceLookups {
     }
 
     /// Starts the lookups that the cache lacks for these pools; drops those of interfaces that left the pools.
-    pub(super) fn start_due(
-        &mut self,
-        interfaces: &mut InterfaceCache,
-        views: &[&Arc<LoadBalancerView>],
-        deadline: Instant,
-    ) {
+    pub(super) fn start_due(&mut self, interfaces: &mut InterfaceCache, views: &[&Arc<LoadBalancerView>]) {
         let mut due = interfaces.take_due(views, Instant::now());
-        self.waiting.retain(|(id, _)| due.remove(id));
+        self.waiting.retain(|id| due.remove(id));
         let new = due.into_iter().filter(|id| !self.running_ids.contains(id));
-        self.waiting.extend(new.map(|id| (id, deadline)));
+        self.waiting.extend(new);
         self.send_waiting();
     }
 
     fn send_waiting(&mut self) {
         while self.running.len() < MAX_CONCURRENT_LOOKUPS
-            && let Some((id, deadline)) = self.waiting.pop_front()
+            && let Some(id) = self.waiting.pop_front()
         {
+            let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LOOKUP_TIMEOUT);
             self.running_ids.insert(id.clone());
             let arm = self.arm.clone();
             let span = ReconcileSpan::start(Reconciled::Interface, || Reconcile {

@@ -146,12 +146,13 @@ impl Listing {
 
     /// Looks up the machines of all network interfaces in the pools of these lists, once; for a report.
     pub async fn look_up_interfaces(listings: [&Self; 2], arm: &ArmClient, deadline: Instant) -> InterfaceCache {
-        let (mut interfaces, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(None, arm.clone()));
+        let mut lookups = InterfaceLookups::new(None, arm.clone(), Some(deadline));
+        let mut interfaces = InterfaceCache::default();
         let views: Vec<_> = listings
             .iter()
             .flat_map(|listing| listing.load_balancers.values())
             .collect();
-        lookups.start_due(&mut interfaces, &views, deadline);
+        lookups.start_due(&mut interfaces, &views);
         lookups.finish_all().await;
         lookups.store_results(&mut interfaces);
         interfaces

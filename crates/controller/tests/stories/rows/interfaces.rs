@@ -1,5 +1,6 @@
 //! "Works with both NIC- and IP-based backend pools".
 
+use headgate_azure::{RateLimit, RateLimits};
 use headgate_controller::admin_state::GuardSettings;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -213,6 +214,37 @@ async fn slow_interface_lookup_delays_no_other_node() {
     cluster.taint(1, &[]);
     cluster.taint(2, &[]);
     cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn interface_lookups_leave_reads_for_a_down() {
+    let slow = RateLimit { qps: 1.0, bucket: 5 };
+    let fast = RateLimit {
+        qps: 100.0,
+        bucket: 100,
+    };
+    let of_settings = RateLimits {
+        read: slow,
+        write: fast,
+    };
+    // ARM's own limits are 250 reads and 25 a second.
+    for (interfaces, rate_limits) in [(500, None), (40, Some(of_settings))] {
+        let mut resources = vec![empty_pool_beside(&[("addresses", entries(1..=3, false))])];
+        resources.extend((4..4 + interfaces).map(|number| interface(&lone_interface(number), Some(&machine(number)))));
+        let mut cluster = TestCluster::without_leader(3, &resources).await;
+        cluster.world.rate_limits = rate_limits;
+        // No entry but the node's would serve.
+        cluster.world.guard = GuardSettings::DISABLED;
+        cluster.lead(ENFORCE).await;
+        sleep(2 * SECOND).await;
+        cluster.taint(2, &[DRAINING]);
+        let is_down = |cluster: &TestCluster| cluster.down()["kubernetes/addresses"].len() == 1;
+        let took = cluster.until("Down beside the interfaces", is_down).await;
+        assert!(took < 5 * SECOND, "{interfaces} interfaces: {took:?}");
+        sleep(120 * SECOND).await;
+        let lookups = cluster.sent("GET", "networkInterfaces").len();
+        assert_eq!(lookups, interfaces, "each succeeds once");
+    }
 }
 
 #[tokio::test(start_paused = true)]
