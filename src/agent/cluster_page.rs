@@ -121,6 +121,7 @@ fn troubles(report: &StatusReport) -> Markup {
         .into_iter())
     .chain(throttled.flatten())
     .chain(stale.map(|since| format!("Nodes are not confirmed since {since:.0}: nothing is written")))
+    .chain((report.unattributed.iter()).map(|why| format!("pool entries may belong to any Node: {why}")))
     .chain(busy.map(|found| format!("ARM is busy with {}", found.name)));
     html! { @for trouble in all { p { (badge(&trouble, false)) } } }
 }
@@ -239,6 +240,7 @@ mod tests {
     #[test]
     fn a_page_has_what_nodes_wait_for_and_what_was_written() {
         let mut report = example_report();
+        report.unattributed = vec!["an interface is not known".to_owned()];
         report.leader_work = Some(work());
         report.nodes[0].signalled_since = Some(at(880));
         report.nodes[0].connections_drained = Some(connections(12));
@@ -253,6 +255,7 @@ mod tests {
             "<td>n1</td><td>drain, drain</td><td>2m</td><td>1/2</td>",
             "a write of Down in 1 of 2 pools; the end of its connections",
             "<td>12 → 7</td>",
+            "<span class=\"bad\">pool entries may belong to any Node: an interface is not known</span>",
             "<span class=\"bad\">ARM throttles writes until 1970-01-01T00:17:40Z</span>",
             "<td>10s ago</td><td>n1</td><td><span class=\"bad\">LoadBalancerAdminStateDown</span>",
             "listed 1970-01-01T00:16:35Z (5 s ago)",

@@ -54,6 +54,9 @@ pub(crate) struct StatusReport {
     pub load_balancers: Vec<LoadBalancerRow>,
     /// Other load balancers that the ledger has entries of and that cannot be read.
     pub unreadable_load_balancers: Vec<UnreadableRow>,
+    /// Why some pool entries may belong to any Node.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub unattributed: Vec<String>,
     /// Ledger entries whose pool entry was not found or belongs to no Node.
     pub unmatched_ledger: Vec<LedgerRow>,
     /// The pools of Local Services; empty if headgate does not update them.
@@ -155,6 +158,9 @@ pub(crate) struct NodeRow {
     /// The condition `headgate.dev/ConnectionsDrained`, if the Node has it and the leader reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_drained: Option<MarkerRow>,
+    /// Whether the Node has a signal but lacks that by which entries of its pools are found.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub unidentified: bool,
     /// The Node's pool entries, in the order of load balancer and pool.
     pub entries: Vec<EntryRow>,
 }

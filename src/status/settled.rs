@@ -1,5 +1,6 @@
 //! Whether the nodes of a report are where they should be: what `--wait` waits for. Pure.
 
+use headgate_core::node::Unproved;
 use headgate_core::telemetry::first_names;
 
 use super::report::{Selection, StatusReport};
@@ -33,6 +34,9 @@ impl StatusReport {
             found.extend(list_error.map(|error| format!("load balancers are not listed: {error}")));
             let unreadable = self.unreadable_load_balancers.iter();
             found.extend(unreadable.map(|row| format!("{} cannot be read: {}", row.id, row.why)));
+            found.extend(self.unattributed.iter().take(MAX_PHRASES).cloned());
+            let unidentified = self.nodes.iter().filter(|node| node.unidentified).take(MAX_PHRASES);
+            found.extend(unidentified.map(|node| format!("{}: {}", node.name, Unproved::NotIdentified)));
             let errors = [
                 ("load balancers are", &self.azure_error),
                 ("the ledger is", &self.ledger_error),
@@ -82,6 +86,17 @@ mod tests {
         assert_eq!(found.unsettled(true), ["load balancers are not known: refused"]);
         assert!(found.unsettled(false).is_empty());
         found.azure_error = None;
+        found.unattributed = vec!["an interface is not known".to_owned()];
+        assert_eq!(found.unsettled(true), found.unattributed);
+        assert!(found.unsettled(false).is_empty());
+        found.unattributed.clear();
+        found.nodes[0].unidentified = true;
+        assert_eq!(
+            found.unsettled(true),
+            ["n1: the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found"]
+        );
+        assert!(found.unsettled(false).is_empty());
+        found.nodes[0].unidentified = false;
         found.leader_work = Some(LeaderWork {
             list_error: Some("403".to_owned()),
             nodes_stale_since: Some(Timestamp::from_second(600).unwrap()),

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use headgate_controller::pool::ProbeTarget;
+use headgate_core::node::Unproved;
 use headgate_core::telemetry::escape_line;
 
 use crate::agent_status::ConnectionsStatus;
@@ -466,6 +467,12 @@ fn render_notes(report: &StatusReport) -> String {
     for load_balancer in &report.load_balancers {
         notes.extend(load_balancer_notes(load_balancer));
     }
+    let of_any = report.unattributed.iter();
+    notes.extend(of_any.map(|why| format!("Pool entries may belong to any Node: {why}.")));
+    let unidentified = report.nodes.iter().filter(|node| node.unidentified);
+    notes.extend(
+        unidentified.map(|node| format!("Pool entries may belong to {}: {}.", node.name, Unproved::NotIdentified)),
+    );
     for row in &report.unreadable_load_balancers {
         notes.push(format!(
             "The ledger has entries of {}, which cannot be read, so they stay in the ledger: {}.",

@@ -40,10 +40,16 @@ impl NodeRow {
         let maintained = report.maintenances.iter().flat_map(|row| &row.nodes);
         parts.extend(maintained.filter(|row| row.node == self.name).filter_map(pods));
         if parts.is_empty() && !self.signals.is_empty() {
-            parts.push(match (report.azure_error.is_some(), self.entries.is_empty()) {
-                (true, _) => "not known".to_owned(),
-                (false, true) => "nothing: it is in no pool".to_owned(),
-                (false, false) => self.why_no_change_is_due(report),
+            let is_out = self.entries.iter().all(|entry| entry.admin_state == Some("Down"));
+            let may_have_more = self.unidentified || !report.unattributed.is_empty();
+            parts.push(if report.azure_error.is_some() {
+                "not known".to_owned()
+            } else if is_out && may_have_more {
+                "not known: it may have more pool entries".to_owned()
+            } else if self.entries.is_empty() {
+                "nothing: it is in no pool".to_owned()
+            } else {
+                self.why_no_change_is_due(report)
             });
         }
         parts.truncate(MAX_PARTS);
@@ -166,8 +172,27 @@ mod tests {
                 ..LeaderWork::default()
             });
         };
-        let cases: [(Edit, &str); 7] = [
+        let cases: [(Edit, &str); 10] = [
             (down, "nothing: out"),
+            (
+                |found| {
+                    found.nodes[0].entries.clear();
+                    found.unattributed.push("a".to_owned());
+                },
+                "not known: it may have more pool entries",
+            ),
+            (
+                |found| {
+                    found.nodes[0].entries[1].admin_state = Some("Down");
+                    found.nodes[0].unidentified = true;
+                },
+                "not known: it may have more pool entries",
+            ),
+            // That it is in service is known all the same.
+            (
+                |found| found.unattributed.push("a".to_owned()),
+                "nothing yet: in service in 1 of 2 pools",
+            ),
             (|found| found.mode = "Disabled", "nothing: adminState.mode is Disabled"),
             (stale, "a list of Nodes: they are not confirmed"),
             (

@@ -14,7 +14,7 @@ use headgate_controller::pool::{
     ProbeTarget,
 };
 
-use headgate_core::node::MarkerFact;
+use headgate_core::node::{MarkerFact, Unproved};
 
 use super::{
     EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
@@ -50,7 +50,10 @@ impl StatusReport {
         } = builder;
         let nodes = snapshot.desired.nodes.iter().map(|node| {
             let entries = entries.remove(node.name.as_str()).unwrap_or_default();
-            node_row(node, entries)
+            NodeRow {
+                unidentified: !node.signals.is_empty() && is_unidentified(node, snapshot),
+                ..node_row(node, entries)
+            }
         });
         let nodes: Vec<_> = nodes.collect();
         let rules = || {
@@ -87,6 +90,7 @@ impl StatusReport {
             nodes,
             load_balancers,
             unreadable_load_balancers,
+            unattributed: snapshot.azure.as_ref().map(unattributed).unwrap_or_default(),
             unmatched_ledger: unmatched,
             local_pools: snapshot.local_pools.rows.clone(),
             local_pools_error: snapshot.local_pools.error.clone(),
@@ -194,6 +198,29 @@ fn node_row(node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
         entries,
         ..NodeRow::default()
     }
+}
+
+/// Why entries of the configured load balancers may belong to any Node.
+fn unattributed(azure: &AzureSnapshot) -> Vec<String> {
+    let AzureSnapshot {
+        listing, interfaces, ..
+    } = azure;
+    let views = || listing.load_balancers.values();
+    let unreadable = views().flat_map(|view| interfaces.unreadable_pools(view));
+    let mut found: Vec<_> = unreadable
+        .map(|pool| Unproved::InterfaceUnreadable(pool.last_error.message).to_string())
+        .collect();
+    if !views().all(|view| interfaces.covers(view)) {
+        found.push(Unproved::InterfaceUnknown.to_string());
+    }
+    found
+}
+
+/// Whether the Node lacks that by which entries of its pools are found.
+fn is_unidentified(node: &ClusterNode, snapshot: &ClusterSnapshot) -> bool {
+    let listing = snapshot.azure.iter().map(|azure| &azure.listing);
+    let mut views = listing.flat_map(|listing| listing.load_balancers.values());
+    views.any(|view| view.may_have_unknown_entry(node, &snapshot.desired.nodes))
 }
 
 struct ReportBuilder<'a> {

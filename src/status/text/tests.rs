@@ -257,6 +257,13 @@ fn unknown_parts_are_named() {
         "Ledger:        forbidden",
         "No rule's probe targets headgate (Http :10456/healthz)"
     );
+    report.unattributed = vec!["an interface is not known".to_owned()];
+    report.nodes[0].unidentified = true;
+    assert_contains!(
+        render(&report, Detail::Narrow),
+        "Pool entries may belong to any Node: an interface is not known.",
+        "Pool entries may belong to n1: the Node lacks an InternalIP"
+    );
     report.leader_error = Some("refused".to_owned());
     report.leader_work = Some(LeaderWork {
         nodes_stale_since: Some(at(600)),

@@ -93,7 +93,11 @@ impl LastReads<'_> {
         if self.only_listed.iter().any(|matcher| may_match(matcher, node)) {
             return Some(Unproved::EntryNotPlanned);
         }
-        if node.addresses.is_empty() && node.machine.is_empty() || self.may_have_unknown_entry(node) {
+        let mut views = self.managed().filter_map(|one| one.status.view.as_ref());
+        let nodes = &self.targets.nodes;
+        if node.addresses.is_empty() && node.machine.is_empty()
+            || views.any(|view| view.may_have_unknown_entry(node, nodes))
+        {
             return Some(Unproved::NotIdentified);
         }
         let addresses = node.addresses.iter().copied().map(Claimed::Address);
@@ -110,23 +114,6 @@ impl LastReads<'_> {
         }
         let is_unknown = statuses().any(|status| !status.covers_interfaces);
         is_unknown.then_some(Unproved::InterfaceUnknown)
-    }
-
-    /// Whether an entry that is no known Node's may be this one's, which lacks what the entry names.
-    fn may_have_unknown_entry(&self, node: &ClusterNode) -> bool {
-        let (has_address, has_machine) = (!node.addresses.is_empty(), !node.machine.is_empty());
-        if has_address && has_machine {
-            return false;
-        }
-        let nodes = &self.targets.nodes;
-        let views = self.managed().filter_map(|one| one.status.view.as_ref());
-        let used = views.flat_map(|view| &view.pools).filter(|pool| pool.is_used());
-        used.flat_map(|pool| &pool.entries).any(|entry| match &entry.matcher {
-            NodeMatcher::Address(ip) => !has_address && nodes.claimants(*ip).is_empty(),
-            NodeMatcher::Machine(machine) => !has_machine && nodes.machine_claimants(machine.as_str()).is_empty(),
-            NodeMatcher::Interface(_) => !has_machine,
-            NodeMatcher::Name(_) | NodeMatcher::Unmatched => false,
-        })
     }
 }
 

@@ -65,7 +65,7 @@ impl InterfaceCache {
     }
 
     /// The used pools with an interface whose machine is unknown because its lookup failed.
-    pub(crate) fn unreadable_pools(&self, view: &LoadBalancerView) -> Vec<UnreadablePool> {
+    pub fn unreadable_pools(&self, view: &LoadBalancerView) -> Vec<UnreadablePool> {
         let used = view.pools.iter().filter(|pool| pool.is_used());
         used.filter_map(|pool| self.unreadable_pool(pool)).collect()
     }
@@ -114,7 +114,7 @@ impl InterfaceCache {
     }
 
     /// Stores the result of a lookup.
-    pub(crate) fn store(&mut self, id: NetworkInterfaceId, result: Result<Option<String>, ArmError>) {
+    pub fn store(&mut self, id: NetworkInterfaceId, result: Result<Option<String>, ArmError>) {
         let previous = self.0.remove(&id);
         let (machine, last_error, ttl) = match result {
             Ok(Some(machine)) => (Some(machine), None, MACHINE_TTL),

@@ -12,6 +12,7 @@ use headgate_azure::{
 use serde_json::Value;
 
 use super::pool_entry::{NodeMatcher, PoolEntry};
+use super::{ClusterNode, NodeIndex};
 
 /// A health probe of the load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +126,21 @@ impl LoadBalancerView {
             pools: pools.collect(),
             id: load_balancer.id,
         }
+    }
+
+    /// Whether an entry that is no known Node's may be this one's, which lacks what the entry names.
+    pub fn may_have_unknown_entry(&self, node: &ClusterNode, nodes: &NodeIndex) -> bool {
+        let (has_address, has_machine) = (!node.addresses.is_empty(), !node.machine.is_empty());
+        if has_address && has_machine {
+            return false;
+        }
+        let used = self.pools.iter().filter(|pool| pool.is_used());
+        used.flat_map(|pool| &pool.entries).any(|entry| match &entry.matcher {
+            NodeMatcher::Address(ip) => !has_address && nodes.claimants(*ip).is_empty(),
+            NodeMatcher::Machine(machine) => !has_machine && nodes.machine_claimants(machine.as_str()).is_empty(),
+            NodeMatcher::Interface(_) => !has_machine,
+            NodeMatcher::Name(_) | NodeMatcher::Unmatched => false,
+        })
     }
 
     /// The same view, with the pools that an earlier read showed in the same way taken from that one, and of other pools the texts of

@@ -1,12 +1,12 @@
 use std::net::IpAddr;
 
-use headgate_azure::{ArmError, LoadBalancerId};
+use headgate_azure::{ArmError, LoadBalancerId, NetworkInterfaceId};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, GuardSettings};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{LastError, Listing, Taint};
 use headgate_core::clock::Clock;
-use headgate_core::node::Signal;
+use headgate_core::node::{Signal, Unproved};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -260,6 +260,49 @@ fn rules_probes_and_entries_without_node() {
         .map(|line| (line.entry.as_str(), line.admin_state))
         .collect();
     assert_eq!(unmatched, [("10.0.0.9", Some("Down")), ("10.0.0.8", None)]);
+}
+
+#[test]
+fn what_may_have_an_entry_of_no_known_node_is_named() {
+    let group = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network";
+    let configuration = format!("{group}/networkInterfaces/i/ipConfigurations/c");
+    let pool = json!({"id": format!("{ID}/backendAddressPools/main")});
+    let document = |is_used: bool| {
+        json!({"id": ID, "properties": {
+            "backendAddressPools": [{"name": "main", "properties": {"loadBalancerBackendAddresses": [
+                {"name": "x", "properties": {"networkInterfaceIPConfiguration": {"id": configuration}, "adminState": "None"}}]}}],
+            "loadBalancingRules": if is_used { vec![json!({"name": "r", "properties": {"backendAddressPool": pool}})] } else { Vec::new() }}})
+    };
+    let interface = NetworkInterfaceId::parse(&configuration).unwrap();
+    let forbidden = Unproved::InterfaceUnreadable(String::new()).to_string();
+    let unknown = Unproved::InterfaceUnknown.to_string();
+    let cases = [
+        (true, None, Some(unknown)),
+        (true, Some(Err(ArmError::DeadlineExceeded)), Some(forbidden)),
+        (true, Some(Ok(Some("/vm".to_owned()))), None),
+        (true, Some(Ok(None)), None),
+        (false, Some(Err(ArmError::DeadlineExceeded)), None),
+    ];
+    for (is_used, looked_up, expected) in cases {
+        let mut found = snapshot(Ok(LoadBalancerView::new(&document(is_used)).unwrap()), &[]);
+        // Without a machine, the entry of an interface may be its own.
+        let identified = ClusterNode {
+            machine: "/m".to_owned(),
+            ..node(2, true)
+        };
+        found.desired.apply(identified, found.now);
+        if let (Some(result), Ok(azure)) = (looked_up, &mut found.azure) {
+            azure.interfaces.store(interface.clone(), result);
+        }
+        let report = report(&found);
+        let unidentified: Vec<_> = report.nodes.iter().map(|node| node.unidentified).collect();
+        assert_eq!(unidentified, [is_used, false, false, false], "{expected:?}");
+        match (report.unattributed.as_slice(), expected) {
+            ([], None) => {}
+            ([why], Some(expected)) => assert!(why.starts_with(&expected), "{why}"),
+            (found, expected) => panic!("{found:?} instead of {expected:?}"),
+        }
+    }
 }
 
 #[test]
