@@ -159,7 +159,7 @@ async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Re
     if accept.contains("application/json") {
         Json(statusz).into_response()
     } else if statusz_page::accepts_page(accept) {
-        statusz_page::response(&statusz, operations.cluster.shown().await.as_ref())
+        statusz_page::response(&statusz, operations.cluster.shown(false).await.as_ref())
     } else {
         statusz.to_string().into_response()
     }
@@ -167,7 +167,7 @@ async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Re
 
 /// The state of the cluster as JSON; 503 in a process that does not lead, or leads without load balancers.
 async fn cluster(State(operations): State<Operations>, RawQuery(query): RawQuery) -> Response {
-    match operations.cluster.shown().await.map(|shown| shown.report) {
+    match operations.cluster.shown(true).await.map(|shown| shown.report) {
         None => (StatusCode::SERVICE_UNAVAILABLE, "this process does not lead\n").into_response(),
         Some(report) if query.as_deref() == Some(ALL_NODES) => Json(&*report).into_response(),
         Some(report) => {
