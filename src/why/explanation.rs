@@ -17,9 +17,9 @@ use crate::agent_status::{AgentStatus, PathStatus};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum NewConnections {
-    /// Probes get 200, and the node is not excluded.
+    /// Probes get 200, and the node is neither excluded nor `Down`.
     Yes,
-    /// Probes get 503 or no answer, or the node is excluded from load balancers.
+    /// Probes get 503 or no answer, or the node is excluded from load balancers, or `Down` in its backend pools.
     No,
     /// The agent did not answer, so it is not known what probes get.
     Unknown,
@@ -29,7 +29,7 @@ pub(crate) enum NewConnections {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Reason {
-    /// The name of the signal or of the label, `health port`, or `kube-proxy`.
+    /// The name of the signal or of the label, `health port`, `kube-proxy` or `admin state`.
     pub name: String,
     /// The start, if it is known.
     pub since: Option<Timestamp>,
@@ -112,7 +112,16 @@ pub(crate) fn explain(name: &str, observations: &Observations, now: Timestamp) -
         Ok(node) => {
             notes.extend(node.marker.as_ref().map(reasons::marker_note));
             if node.cordoned {
-                notes.push("The node is cordoned. That keeps new Pods away, not traffic.".to_owned());
+                notes.push(reasons::cordon_note(node.marker.as_ref()).to_owned());
+            }
+            if let Some(reason) = node
+                .marker
+                .as_ref()
+                .and_then(|marker| reasons::admin_state(marker, now))
+            {
+                since = since.filter(|_| sent == NewConnections::No).or(reason.since);
+                sent = NewConnections::No;
+                reasons.push(reason);
             }
             if node.excluded {
                 reasons.push(reasons::exclude_label(name));

@@ -1,7 +1,7 @@
 //! What can keep new connections from a node: what it means, and what ends it. Pure. The text about signals is part
 //! of `headgate_core::node::Signal`.
 
-use headgate_core::node::{EXCLUDE_LABEL, MARKER_CONDITION, MARKER_NO_SIGNAL, MarkerFact, Signal, Source};
+use headgate_core::node::{EXCLUDE_LABEL, MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, Signal, Source};
 use headgate_core::settings::Printable;
 use jiff::Timestamp;
 
@@ -44,6 +44,29 @@ pub(super) fn marker_note(marker: &MarkerFact) -> String {
         marker.reason,
         marker.message
     )
+}
+
+/// The leader sets a cordoned node `Down` if the cordon is a signal; the Node's condition shows whether the node has one.
+pub(super) fn cordon_note(marker: Option<&MarkerFact>) -> &'static str {
+    if marker.is_none_or(MarkerFact::is_without_signal) {
+        "The node is cordoned. That keeps new Pods away, not traffic."
+    } else {
+        "The node is cordoned. That keeps new Pods away; with signals.cordon it is a signal, too."
+    }
+}
+
+/// headgate has set the node `Down`, by its condition. One that nothing confirms any more is left from before.
+pub(super) fn admin_state(marker: &MarkerFact, now: Timestamp) -> Option<Reason> {
+    let age = |at| now.duration_since(at).unsigned_abs();
+    let is_old = marker.confirmed_at.map(age) >= Some(2 * marker.ttl(MARKER_TTL));
+    (marker.is_out() && marker.reason == "AdminStateDown" && !is_old).then(|| Reason {
+        name: "admin state".to_owned(),
+        since: marker.since,
+        meaning: "The leader has set the node Down in its backend pools, or it is in none: it gets no new connections, whatever its \
+                  probes answer."
+            .to_owned(),
+        ends: "the node's signals for admin states; headgate status names them".to_owned(),
+    })
 }
 
 /// What the agent knows of the connections through the node; nothing while it does not count.

@@ -184,6 +184,65 @@ fn marker_of_the_node_is_a_note() {
 }
 
 #[test]
+fn what_headgate_has_set_down_gets_no_new_connections() {
+    let down = MarkerFact {
+        status: MarkerStatus::True,
+        reason: "AdminStateDown".to_owned(),
+        message: "Down in lb/a.".to_owned(),
+        since: Some(at(3)),
+        confirmed_at: Some(at(20)),
+    };
+    let with = |reason: &str, status, confirmed_at| MarkerFact {
+        status,
+        reason: reason.to_owned(),
+        confirmed_at: Some(at(confirmed_at)),
+        ..down.clone()
+    };
+    let (no_traffic, alone) = (NewConnections::No, "That keeps new Pods away, not traffic.");
+    for (marker, expected, is_cordon_alone) in [
+        (Some(down.clone()), no_traffic, false),
+        (
+            Some(with("ProbesFailed", MarkerStatus::True, 20)),
+            NewConnections::Yes,
+            false,
+        ),
+        (
+            Some(with("NotDown", MarkerStatus::False, 20)),
+            NewConnections::Yes,
+            false,
+        ),
+        (
+            Some(with("NoSignal", MarkerStatus::False, 20)),
+            NewConnections::Yes,
+            true,
+        ),
+        // Nothing confirms it any more.
+        (
+            Some(with("AdminStateDown", MarkerStatus::True, -3600)),
+            NewConnections::Yes,
+            false,
+        ),
+        (None, NewConnections::Yes, true),
+    ] {
+        let mut cordoned = api(&[], true, false);
+        cordoned.marker = marker.clone();
+        let (sent, text) = text(Ok(agent(200, &[], Source::Watch, 200)), Ok(cordoned.clone()));
+        assert_eq!(sent, expected, "{marker:?}");
+        assert_eq!(text.contains(alone), is_cordon_alone, "{text}");
+        assert_contains!(text, "The node is cordoned.");
+        let explanation = explain("n", &observations(Err("gone".to_owned()), Ok(cordoned)), at(22));
+        assert_eq!(explanation.sent == no_traffic, expected == no_traffic, "{marker:?}");
+        let reasons: Vec<_> = explanation
+            .reasons
+            .iter()
+            .map(|found| (found.name.as_str(), found.since))
+            .collect();
+        let expected = (expected == no_traffic).then_some(("admin state", Some(at(3))));
+        assert_eq!(reasons, Vec::from_iter(expected));
+    }
+}
+
+#[test]
 fn held_node_is_in_service_in_spite_of_its_signals() {
     let mut held = agent(200, &["headgate.dev/maintenance"], Source::Watch, 200);
     held.node.hold = Some(HoldStatus {
