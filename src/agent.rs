@@ -44,14 +44,14 @@ use headgate_http::server::{self, BindState, Binder, ServeError};
 use headgate_kubernetes::{CONTROLLER, Canary, EventSink};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{MarkerWriter, Settings};
 
 use addresses::Listeners;
 use channels::{Channels, Metrics};
-use cluster_view::ClusterView;
+use cluster_view::{ClusterView, MAX_TEXTS};
 use health_tasks::HealthTasks;
 use health_thread::{HealthThread, Heartbeat};
 use leader_election::{LeaderContext, LeaderElection};
@@ -225,6 +225,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             queue: metrics.local_pools.queued_updates(),
             leader: metrics.leader.clone(),
             last: Arc::default(),
+            room: Arc::new(Semaphore::new(MAX_TEXTS)),
         },
         started_at: clock.now().wall,
     };

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use headgate_controller::admin_state::WorkView;
 use headgate_controller::local_service::QueuedUpdate;
 use headgate_kubernetes::leader::LeaderMetrics;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::Process;
@@ -20,6 +21,8 @@ use crate::why::maintenance_rows;
 /// The path of the report as JSON: the nodes with something to report, and with the query [`ALL_NODES`] all.
 pub(crate) const PATH: &str = "/statusz/cluster";
 pub(crate) const ALL_NODES: &str = "nodes=all";
+/// The most reports in memory as JSON, for those who read them slowly: one of a large cluster has megabytes.
+pub(super) const MAX_TEXTS: usize = 8;
 /// How long a report is shown on the page, and none is made after it: one costs a list at the API server.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
@@ -28,6 +31,72 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 pub(super) struct Shown {
     pub(super) report: Arc<StatusReport>,
     pub(super) trends: Arc<Trends>,
+    texts: Arc<Texts>,
+}
+
+/// A report as JSON, with all nodes and with the notable ones, if someone has asked for it: one text for all who read it.
+struct Texts {
+    room: Arc<Semaphore>,
+    all: OnceCell<Bytes>,
+    notable: OnceCell<Bytes>,
+}
+
+/// A text that takes room until its last reader has it.
+struct Text {
+    json: Box<[u8]>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        &self.json
+    }
+}
+
+impl Shown {
+    fn new(report: StatusReport, mut trends: Trends, room: Arc<Semaphore>) -> Self {
+        trends.observe(&report);
+        Self {
+            report: Arc::new(report),
+            trends: Arc::new(trends),
+            texts: Arc::new(Texts {
+                room,
+                all: OnceCell::new(),
+                notable: OnceCell::new(),
+            }),
+        }
+    }
+
+    /// The report as JSON, with all nodes or the notable ones.
+    ///
+    /// # Errors
+    /// While [`MAX_TEXTS`] others are being read.
+    pub(super) async fn json(&self, all: bool) -> Result<Bytes, String> {
+        let Texts {
+            room,
+            all: text,
+            notable,
+        } = &*self.texts;
+        if all {
+            return text.get_or_try_init(async || encode(&self.report, room)).await.cloned();
+        }
+        let of_notable = async || {
+            let mut report = StatusReport::clone(&self.report);
+            report.retain_notable();
+            encode(&report, room)
+        };
+        notable.get_or_try_init(of_notable).await.cloned()
+    }
+}
+
+fn encode(report: &StatusReport, room: &Arc<Semaphore>) -> Result<Bytes, String> {
+    let room = Arc::clone(room).try_acquire_owned();
+    let room = room.map_err(|_| "too many earlier reports are still being read".to_owned())?;
+    let json = serde_json::to_vec(report).map_err(|error| error.to_string())?;
+    Ok(Bytes::from_owner(Text {
+        json: json.into_boxed_slice(),
+        _room: room,
+    }))
 }
 
 /// The last report.
@@ -78,6 +147,8 @@ pub(super) struct ClusterView {
     pub(super) queue: watch::Receiver<Vec<QueuedUpdate>>,
     pub(super) leader: LeaderMetrics,
     pub(super) last: Arc<Latest<Shown>>,
+    /// For [`MAX_TEXTS`].
+    pub(super) room: Arc<Semaphore>,
 }
 
 impl ClusterView {
@@ -110,13 +181,9 @@ impl ClusterView {
             };
             Some(StatusReport::of_leader(inputs))
         };
-        let report = Arc::new(tokio::task::spawn_blocking(make).await.ok()??);
-        let mut trends = last.map(|last| Trends::clone(&last.trends)).unwrap_or_default();
-        trends.observe(&report);
-        Some(Shown {
-            report,
-            trends: Arc::new(trends),
-        })
+        let report = tokio::task::spawn_blocking(make).await.ok()??;
+        let trends = last.map(|last| Trends::clone(&last.trends)).unwrap_or_default();
+        Some(Shown::new(report, trends, Arc::clone(&self.room)))
     }
 }
 
@@ -125,6 +192,27 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::status::example_report;
+    use crate::status::report::Selection;
+
+    #[tokio::test]
+    async fn all_who_read_a_report_share_its_text_and_there_are_few() {
+        let room = Arc::new(Semaphore::new(2));
+        let shown = || Shown::new(example_report(), Trends::default(), Arc::clone(&room));
+        let first = shown();
+        let (all, notable) = (first.json(true).await.unwrap(), first.json(false).await.unwrap());
+        for (text, is_all) in [(&all, true), (&notable, false)] {
+            assert_eq!(first.clone().json(is_all).await.unwrap().as_ptr(), text.as_ptr());
+            let report: StatusReport = serde_json::from_slice(text).unwrap();
+            assert_eq!(report.selection, Selection::Notable, "that of the example");
+        }
+        drop((first, notable));
+        let second = shown();
+        second.json(false).await.unwrap();
+        assert!(second.json(true).await.is_err(), "another is still read");
+        drop(all);
+        second.json(true).await.unwrap();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_must_be_new_was_begun_after_it_was_asked_for() {

@@ -1,15 +1,19 @@
 //! The operations port and the probe socket: metrics, the process's own liveness and readiness, and `/statusz` for
 //! operators. No answer here depends on signals, so no load balancer should probe it.
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use bytes::Bytes;
+use futures::stream;
 use headgate_agent::connections::ConnectionsView;
 use headgate_agent::health::{LastChange, VerdictInputs};
 use headgate_agent::spot::EventsSnapshot;
@@ -27,7 +31,9 @@ use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
 use super::service_health::ServiceHealthView;
 use super::{AgentError, Process, statusz_page};
 use crate::agent_status::{AgentStatus, TaskStatus};
-use crate::status::StatusReport;
+
+/// The most bytes of a large body that a connection copies at once.
+const MAX_FRAME_BYTES: usize = 64 * 1024;
 
 /// What the answers are computed from.
 #[derive(Clone)]
@@ -167,15 +173,22 @@ async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Re
 
 /// The state of the cluster as JSON; 503 in a process that does not lead, or leads without load balancers.
 async fn cluster(State(operations): State<Operations>, RawQuery(query): RawQuery) -> Response {
-    match operations.cluster.shown(true).await.map(|shown| shown.report) {
-        None => (StatusCode::SERVICE_UNAVAILABLE, "this process does not lead\n").into_response(),
-        Some(report) if query.as_deref() == Some(ALL_NODES) => Json(&*report).into_response(),
-        Some(report) => {
-            let mut report = StatusReport::clone(&report);
-            report.retain_notable();
-            Json(report).into_response()
-        }
+    let Some(shown) = operations.cluster.shown(true).await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "this process does not lead\n").into_response();
+    };
+    match shown.json(query.as_deref() == Some(ALL_NODES)).await {
+        Ok(text) => ([(CONTENT_TYPE, "application/json")], shared_body(text)).into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
+}
+
+/// A body that is copied piece by piece while it is sent: hyper copies each frame whole, and a peer may read slowly.
+fn shared_body(text: Bytes) -> Body {
+    let frames = stream::unfold(text, async |mut rest| {
+        let frame = rest.split_to(rest.len().min(MAX_FRAME_BYTES));
+        (!frame.is_empty()).then_some((Ok::<_, Infallible>(frame), rest))
+    });
+    Body::from_stream(frames)
 }
 
 /// Binds and serves the operations port until `stop` is cancelled.
@@ -191,4 +204,21 @@ pub(super) async fn serve_port(
         () = stop.cancelled() => return Ok(()),
     };
     Ok(server::serve(name, listener, router, Limits::OPERATIONS, &metrics, stop).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_large_body_is_sent_in_pieces_that_share_its_memory() {
+        let text = Bytes::from(vec![b'a'; MAX_FRAME_BYTES * 2 + 1]);
+        let frames: Vec<_> = shared_body(text.clone()).into_data_stream().collect().await;
+        let frames: Vec<Bytes> = frames.into_iter().map(Result::unwrap).collect();
+        let lengths: Vec<_> = frames.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [MAX_FRAME_BYTES, MAX_FRAME_BYTES, 1]);
+        assert_eq!(frames[1].as_ptr(), text[MAX_FRAME_BYTES..].as_ptr());
+    }
 }
