@@ -18,7 +18,9 @@ use super::services::{HoldReason, KeptBecause, KeptServices, ServiceTable};
 
 /// The Services that a message names.
 const MAX_NAMES: usize = 8;
-/// A Service that nobody has asked about for so long is not probed: twice the longest interval of load balancers.
+/// The longest interval of load balancers.
+const LONGEST_INTERVAL: Duration = Duration::from_mins(5);
+/// A Service that nobody has asked about for so long is not probed: twice the longest interval.
 const PROBED_TTL: Duration = Duration::from_mins(10);
 /// Anybody may ask: of the answers within this time, one counts, so that a burst does not stand for a load balancer's probes.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -143,6 +145,8 @@ pub(crate) struct FailedProbes {
     initial: u64,
     healthz: FailedInRow,
     services: BTreeMap<NamespacedName, FailedInRow>,
+    /// When every Service that is probed was probed by this process; `None` if another process has counted enough already.
+    all_probed_at: Option<Instant>,
 }
 
 impl FailedProbes {
@@ -173,7 +177,16 @@ impl FailedProbes {
                 .into_iter()
                 .map(|(key, answered)| (key, in_row(answered.counts)))
                 .collect(),
+            all_probed_at: None,
         }
+    }
+
+    /// Awaits the first probe of each Service with endpoints, if the process has started so recently that its load balancer may not have
+    /// sent one yet.
+    #[must_use]
+    pub(crate) fn started_at(mut self, at: Instant) -> Self {
+        self.all_probed_at = (self.initial == 0).then_some(at + LONGEST_INTERVAL);
+        self
     }
 
     /// Adopts the present counts, and says what the condition of the node follows from them.
@@ -275,6 +288,16 @@ impl FailedProbes {
         if !failing.is_empty() {
             missing.push(format!(
                 "Services whose own probes were answered with 503 less often: {failing}"
+            ));
+        }
+        let is_awaited = self.all_probed_at.is_some_and(|at| now < at);
+        let awaited = table
+            .with_endpoints()
+            .filter(|key| is_awaited && !answered.contains_key(key.as_ref()) && !is_serving(key));
+        let awaited = first_names(awaited, MAX_NAMES);
+        if !awaited.is_empty() {
+            missing.push(format!(
+                "Services with endpoints on this node that were not probed since the start of headgate: {awaited}"
             ));
         }
         let unprobed = table.iter().map(|(key, _)| key);
@@ -454,6 +477,40 @@ mod tests {
         assert!(!answers.has(&service));
         let found = look(&mut probes, counts(0, 5), &LocalServices::NotListed).await;
         assert_eq!(status(&found).0, "False");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_start_the_first_probe_of_a_service_with_endpoints_is_awaited() {
+        let service = NamespacedName::new("a", "web");
+        let started_at = Instant::now();
+        advance(Duration::from_secs(20)).await;
+        for (endpoints, is_out, is_probed, age, expected) in [
+            (1, false, false, 20, "False"),
+            (1, false, false, 298, "False"),
+            (1, false, false, 300, "True"),
+            (0, false, false, 20, "True"),
+            // Another process has counted them.
+            (1, true, false, 20, "True"),
+            (1, false, true, 20, "False"),
+        ] {
+            let served = [(service.clone(), ServedService::example(endpoints))];
+            let answers = ServiceAnswers::default();
+            let local = LocalServices::Served(
+                Arc::new(served.into_iter().collect()),
+                answers.clone(),
+                KeptServices::default(),
+            );
+            let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, is_out).started_at(started_at);
+            let now = started_at + Duration::from_secs(age);
+            if is_probed {
+                answers.count(&service, false, now);
+            }
+            probes.update(counts(0, 1), &local, now - Duration::from_secs(1));
+            let found = probes.update(counts(0, 2), &local, now);
+            assert_eq!(found.status.as_str(), expected, "{endpoints} {is_out} {age}");
+            let is_awaited = found.message.contains("not probed since the start of headgate: a/web");
+            assert_eq!(is_awaited, expected == "False" && !is_probed, "{}", found.message);
+        }
     }
 
     #[tokio::test(start_paused = true)]

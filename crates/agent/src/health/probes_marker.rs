@@ -11,7 +11,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::{MarkerFact, NodeObjectState, NodeReport};
 use headgate_kubernetes::FieldIntents;
 use headgate_kubernetes::MarkerState;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::failed_probes::{FailedProbes, LocalServices};
 use super::metrics::Metrics;
@@ -44,9 +44,10 @@ impl ProbesMarker {
     /// Keeps the condition published until the task is aborted; never ends by itself.
     pub async fn run(mut self, intents: FieldIntents) {
         let mut probes: Option<FailedProbes> = None;
+        let started_at = self.clock.now().mono;
         loop {
             let intent = self
-                .state(&mut probes)
+                .state(&mut probes, started_at)
                 .map(|state| (self.node_name.clone(), state.own_intent()));
             intents.publish(intent.into_iter().collect());
             let pause = if probes.is_none() {
@@ -67,7 +68,7 @@ impl ProbesMarker {
     }
 
     /// What the condition should say; `None` if the Node is not known, or needs none.
-    fn state(&mut self, probes: &mut Option<FailedProbes>) -> Option<MarkerState> {
+    fn state(&mut self, probes: &mut Option<FailedProbes>, started_at: Instant) -> Option<MarkerState> {
         let report = self.inputs.node.borrow_and_update().clone();
         let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
         let local_services = self.local_services();
@@ -84,7 +85,7 @@ impl ProbesMarker {
             let is_out = shown
                 .as_ref()
                 .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
-            FailedProbes::new(self.required, healthz, &local_services, is_out)
+            FailedProbes::new(self.required, healthz, &local_services, is_out).started_at(started_at)
         });
         let wanted = probes.update(healthz, &local_services, self.clock.now().mono);
         Some(MarkerState::new(uid, wanted, shown))
@@ -120,7 +121,6 @@ mod tests {
     use headgate_kubernetes::{NodeField, NodeIntents};
     use prometheus_client::registry::Registry;
     use tokio::sync::watch;
-    use tokio::time::Instant;
 
     use super::super::failed_probes::ServiceAnswers;
     use super::super::proxy_status::ProxyStatus;

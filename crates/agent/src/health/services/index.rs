@@ -66,7 +66,7 @@ impl ServiceTable {
     }
 
     /// The Services with endpoints on this node, in the same order.
-    pub(super) fn with_endpoints(&self) -> impl Iterator<Item = &Arc<NamespacedName>> {
+    pub(crate) fn with_endpoints(&self) -> impl Iterator<Item = &Arc<NamespacedName>> {
         let here = self.0.iter().filter(|(_, served)| served.endpoints_of_any_family() > 0);
         here.map(|(service, _)| service)
     }
