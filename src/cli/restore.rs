@@ -79,21 +79,23 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             entry.load_balancer, entry.pool, node.name
         ));
     }
-    let unmatched = if arguments.nodes.is_empty() {
-        print_unmatched(&report)
-    } else {
-        0
-    };
+    let are_nodes_named = !arguments.nodes.is_empty();
+    let (unmatched, unreadable) = unmatched(&report, are_nodes_named);
+    for line in unmatched.iter().chain(&unreadable) {
+        print_line(line);
+    }
+    let (unmatched, unreadable) = (unmatched.len(), unreadable.len());
     if ours.is_empty() || arguments.dry_run {
         let unread = print_unread(report.unreadable_load_balancers.iter().map(|row| (&row.id, &row.why)));
-        print_line(&match (ours.len(), unread) {
-            (0, 0) => "Nothing is Down by headgate.".to_owned(),
-            (0, _) => "Nothing is Down by headgate in the load balancers that were read.".to_owned(),
-            (count, _) => format!("{count} entries would be restored; nothing was written."),
+        print_line(&match (ours.len(), unread, unreadable) {
+            (0, 0, 0) => "Nothing is Down by headgate.".to_owned(),
+            (0, _, 0) => "Nothing is Down by headgate in the load balancers that were read.".to_owned(),
+            (0, ..) => "No other entry is known to be Down by headgate.".to_owned(),
+            (count, ..) => format!("{count} entries would be restored; nothing was written."),
         });
-        return match (unread, unmatched) {
+        return match (unread, unmatched + unreadable) {
             (0, 0) => Ok(()),
-            (0, _) if arguments.dry_run => Ok(()),
+            (0, _) if arguments.dry_run && unreadable == 0 => Ok(()),
             (0, count) => Err(not_restored(count)),
             (count, _) => Err(Failure::runtime(anyhow!("{count} load balancers were not read"))),
         };
@@ -116,13 +118,19 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     for ours in &restored.restored {
         print_line(&format!(
             "{}/{}   {}   {}   restored",
-            ours.load_balancer, ours.pool, ours.entry, ours.node
+            ours.load_balancer,
+            ours.pool,
+            ours.entry,
+            ours.node.as_deref().unwrap_or("?")
         ));
     }
     for (ours, why) in &restored.not_restored {
         print_line(&format!(
             "{}/{}   {}   {}   still Down: {why}",
-            ours.load_balancer, ours.pool, ours.entry, ours.node
+            ours.load_balancer,
+            ours.pool,
+            ours.entry,
+            ours.node.as_deref().unwrap_or("?")
         ));
     }
     let unread = print_unread(&restored.unreadable);
@@ -165,19 +173,23 @@ async fn read_report(
     Ok(report)
 }
 
-/// Prints the entries that headgate set Down and that belong to no Node. Returns their number.
-fn print_unmatched(report: &StatusReport) -> usize {
-    let unmatched = report
-        .unmatched_ledger
-        .iter()
-        .filter(|line| line.admin_state == Some("Down"));
-    let printed = unmatched.map(|line| {
-        print_line(&format!(
-            "{}/{}   {}   left alone: it belongs to no Node, and cloud-controller-manager removes such entries",
-            line.load_balancer, line.pool, line.entry
-        ));
-    });
-    printed.count()
+/// Lines for the entries that headgate set Down and that belong to no Node, none where Nodes are named; and for those whose Node is
+/// not known, which may be a named one.
+fn unmatched(report: &StatusReport, are_nodes_named: bool) -> (Vec<String>, Vec<String>) {
+    let rows = report.unmatched_ledger.iter();
+    let down = rows.filter(|row| row.admin_state == Some("Down"));
+    let (mut unmatched, mut unreadable) = (Vec::new(), Vec::new());
+    for row in down {
+        let place = format!("{}/{}   {}", row.load_balancer, row.pool, row.entry);
+        match &row.unreadable {
+            Some(why) => unreadable.push(format!("{place}   not restored: {why}")),
+            None if are_nodes_named => {}
+            None => unmatched.push(format!(
+                "{place}   left alone: it belongs to no Node, and cloud-controller-manager removes such entries"
+            )),
+        }
+    }
+    (unmatched, unreadable)
 }
 
 /// Prints the load balancers of the ledger that could not be read, each with the reason. Returns their number.
@@ -219,6 +231,31 @@ fn print_line(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::example_report;
+
+    #[test]
+    fn entry_whose_node_is_not_known_is_left_whoever_is_named() {
+        let mut report = example_report();
+        let example = report.unmatched_ledger.remove(0);
+        let row = |entry: &str, admin_state, unreadable: Option<&str>| {
+            let mut row = example.clone();
+            row.entry = entry.to_owned();
+            row.admin_state = Some(admin_state);
+            row.unreadable = unreadable.map(str::to_owned);
+            row
+        };
+        report.unmatched_ledger = vec![
+            row("a", "Down", None),
+            row("b", "None", None),
+            row("c", "Down", Some("why")),
+            row("d", "None", Some("why")),
+        ];
+        for are_nodes_named in [false, true] {
+            let (unmatched, unreadable) = unmatched(&report, are_nodes_named);
+            assert_eq!(unreadable, ["kubernetes/kubernetes   c   not restored: why"]);
+            assert_eq!(unmatched.len(), usize::from(!are_nodes_named), "{unmatched:?}");
+        }
+    }
 
     #[test]
     fn refused_beside_a_living_leader_without_wait() {

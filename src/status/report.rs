@@ -240,6 +240,9 @@ pub(crate) struct LedgerRow {
     /// The admin state of the pool entry, if it was found.
     #[serde(default, deserialize_with = "optional_word")]
     pub admin_state: Option<Word>,
+    /// Why it is not known which Node the pool entry belongs to.
+    #[serde(default)]
+    pub unreadable: Option<String>,
 }
 
 /// The row of a pool entry.

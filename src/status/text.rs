@@ -481,7 +481,10 @@ fn render_notes(report: &StatusReport) -> String {
     }
     for row in &report.unmatched_ledger {
         let state = match row.admin_state {
-            Some(state) => format!("is {state} and belongs to no Node"),
+            Some(state) => match &row.unreadable {
+                Some(why) => format!("is {state}, and {why}"),
+                None => format!("is {state} and belongs to no Node"),
+            },
             None if report.azure_error.is_some() => "was not looked for".to_owned(),
             None => "was not found".to_owned(),
         };

@@ -325,7 +325,8 @@ impl ReportBuilder<'_> {
                     down_without_node.push(key.map_or_else(|| "?".to_owned(), EntryKey::to_string));
                 }
                 if let Some(key) = key {
-                    self.add_unmatched(&pool_key, id, key, pool_entry.admin_state);
+                    let unreadable = interfaces.lookup_error(pool_entry).map(|error| error.message);
+                    self.add_unmatched(&pool_key, id, key, pool_entry.admin_state, unreadable);
                 }
                 continue;
             };
@@ -406,11 +407,20 @@ impl ReportBuilder<'_> {
     }
 
     /// Adds an entry that belongs to no Node to the unmatched ones if the ledger has it.
-    fn add_unmatched(&mut self, pool_key: &str, pool: &PoolId, key: &EntryKey, actual: Option<AdminState>) {
+    fn add_unmatched(
+        &mut self,
+        pool_key: &str,
+        pool: &PoolId,
+        key: &EntryKey,
+        actual: Option<AdminState>,
+        unreadable: Option<String>,
+    ) {
         if let Some(ledger_entry) = self.ledger.entry(pool, key) {
             self.found_entries.insert((pool_key.to_owned(), key.to_string()));
-            self.unmatched
-                .push(ledger_row(pool, key.as_str(), ledger_entry, actual));
+            self.unmatched.push(LedgerRow {
+                unreadable,
+                ..ledger_row(pool, key.as_str(), ledger_entry, actual)
+            });
         }
     }
 
@@ -468,6 +478,7 @@ fn ledger_row(pool: &PoolId, key: &str, ledger_entry: LedgerEntry, actual: Optio
         stage: ledger_entry.stage.as_str(),
         since: whole_seconds(ledger_entry.since),
         admin_state: actual.map(AdminState::as_str),
+        unreadable: None,
     }
 }
 

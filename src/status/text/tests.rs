@@ -122,6 +122,7 @@ pub(crate) fn report() -> StatusReport {
             stage: "down",
             since: at(880),
             admin_state: None,
+            unreadable: None,
         }],
         ..StatusReport::default()
     }
@@ -369,7 +370,8 @@ fn named(name: &str) -> StatusReport {
         entry: name.to_owned(),
         stage: "down",
         since: at(900),
-        admin_state: None,
+        admin_state: Some("Down"),
+        unreadable: Some(name.to_owned()),
     }];
     report
 }

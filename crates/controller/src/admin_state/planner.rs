@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headgate_azure::{AdminState, ArmError};
+use headgate_azure::{AdminState, ArmError, PoolId};
 use headgate_core::clock::Clock;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
@@ -42,8 +42,19 @@ pub(super) struct LoadBalancerStatus {
     pub(super) unsent_changes: usize,
     /// Pools with entries whose Node is unknown, because an interface cannot be read.
     pub(super) unreadable_pools: Vec<UnreadablePool>,
+    /// The entries that are `Down`, and in the ledger, and whose Node is unknown, because their interface cannot be read.
+    pub(super) unreadable_entries: Vec<UnreadableEntry>,
     /// What the last attempt to write failed with.
     pub(super) last_error: Option<LastError>,
+}
+
+/// An entry that is `Down` and in the ledger, and whose Node is unknown.
+#[derive(Clone, Debug)]
+pub(super) struct UnreadableEntry {
+    pub(super) pool: PoolId,
+    pub(super) key: EntryKey,
+    /// Why its interface cannot be read.
+    pub(super) error: LastError,
 }
 
 impl LoadBalancerStatus {
@@ -169,6 +180,7 @@ impl Planner for LoadBalancerPlanner {
         let has_choice = plan.entries.iter().any(|entry| entry.held_for.minimum);
         self.last_hold_generation = has_choice.then_some(targets.hold_generation);
         let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));
+        let unreadable_entries = unreadable_entries(view, &self.ledger.ledger(), interfaces);
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
         let Plan {
@@ -184,6 +196,7 @@ impl Planner for LoadBalancerPlanner {
             status.view = Some(Arc::clone(&observation.view));
             status.covers_interfaces = is_complete;
             status.unreadable_pools = unreadable_pools;
+            status.unreadable_entries = unreadable_entries;
             status.entries = entries.into();
             status.pools = pools;
             status.pending_changes = changes;
@@ -263,6 +276,21 @@ async fn members_changed(members: &mut Option<Members>) {
         Some(members) => members.changed().await,
         None => std::future::pending().await,
     }
+}
+
+fn unreadable_entries(view: &LoadBalancerView, ledger: &Ledger, interfaces: &InterfaceCache) -> Vec<UnreadableEntry> {
+    let entries = view
+        .pools
+        .iter()
+        .flat_map(|pool| pool.entries.iter().map(move |entry| (&pool.id, entry)));
+    let down = entries.filter(|(_, entry)| entry.admin_state == Some(AdminState::Down));
+    let unreadable = down.filter_map(|(pool, entry)| {
+        let (key, error) = (entry.key.clone()?, interfaces.lookup_error(entry)?);
+        ledger.entry(pool, &key)?;
+        let pool = pool.clone();
+        Some(UnreadableEntry { pool, key, error })
+    });
+    unreadable.collect()
 }
 
 /// The intents of an edit: its `Down`s that are not in the ledger.

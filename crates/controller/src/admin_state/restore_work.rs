@@ -44,6 +44,8 @@ const RESTORE_POLICY: Policy = Policy {
 /// For the release of the shared Lease at the end. A Lease that is not released expires, or passes to the next leader. Shorter than the 3 s
 /// that work has after the end of its term: work that is aborted has no outcome.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Lists start the lookups of interfaces that are due, and a lookup that failed is due a minute later.
+const RELIST_INTERVAL: Duration = Duration::from_secs(15);
 /// The metrics of this process are not exported.
 const LABELS: WriterLabels = WriterLabels {
     lock_caller: "Restore",
@@ -83,8 +85,8 @@ pub struct OwnedEntry {
     pub pool: String,
     /// The key of the entry.
     pub entry: String,
-    /// The name of the Node that the entry belongs to.
-    pub node: String,
+    /// The name of the Node that the entry belongs to; `None` if that is not known.
+    pub node: Option<String>,
 }
 
 /// What the work achieved.
@@ -92,7 +94,7 @@ pub struct OwnedEntry {
 pub struct RestoreOutcome {
     /// The entries that a read shows as `None`.
     pub restored: BTreeSet<OwnedEntry>,
-    /// The entries that are still `Down`, each with the reason.
+    /// The entries that are still `Down`, each with the reason; with names of Nodes also those that may be theirs.
     pub not_restored: BTreeMap<OwnedEntry, String>,
     /// The load balancers that the ledger names and that could not be read, each with the reason.
     pub unreadable: BTreeMap<LoadBalancerId, String>,
@@ -159,7 +161,11 @@ impl Progress {
         let last_error = self.status.last_error.as_ref();
         let is_terminal = last_error.is_some_and(|error| error.class == ErrorClass::Terminal);
         let is_restored = self.remaining.is_empty() && self.status.observed_at > since;
-        self.status.covers_interfaces && (is_restored || is_terminal)
+        let mut unreadable = self.status.unreadable_entries.iter();
+        // A lookup that failed is repeated with a later list.
+        let knows_interfaces =
+            self.status.covers_interfaces && unreadable.all(|entry| entry.error.class == ErrorClass::Terminal);
+        knows_interfaces && (is_restored || is_terminal)
     }
 
     /// The entries to restore that are not `Down`, although the ledger says so.
@@ -193,7 +199,7 @@ fn owned_entry(status: &EntryStatus) -> OwnedEntry {
         load_balancer: status.pool.load_balancer().name().to_owned(),
         pool: status.pool.name().to_owned(),
         entry: status.key.to_string(),
-        node: status.node.name.clone(),
+        node: Some(status.node.name.clone()),
     }
 }
 
@@ -246,7 +252,7 @@ fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, task
     let list_requests = watch::Sender::new(ListRequest {
         number: 1,
         relaxed_number: 0,
-        max_age: None,
+        max_age: Some(RELIST_INTERVAL),
     });
     let (sender, listings) = watch::channel(Arc::new(Listing::default()));
     let ClusterTarget { arm, scope, .. } = context.target.clone();
@@ -448,6 +454,17 @@ async fn finish(
         outcome
             .not_restored
             .extend(remaining.map(|entry| (entry, reason.clone())));
+        // With names of Nodes, too: they may be theirs.
+        let unreadable = progress.status.unreadable_entries.iter().map(|entry| {
+            let owned = OwnedEntry {
+                load_balancer: entry.pool.load_balancer().name().to_owned(),
+                pool: entry.pool.name().to_owned(),
+                entry: entry.key.to_string(),
+                node: None,
+            };
+            (owned, entry.error.message.clone())
+        });
+        outcome.not_restored.extend(unreadable);
         let outdated = progress.outdated(context);
         if is_complete {
             changes.extend(outdated.map(|entry| LedgerChange::new(&entry.pool, &entry.key, Some(restored))));

@@ -12,6 +12,7 @@ use std::time::Duration;
 use headgate_azure::{ArmError, ErrorClass, NetworkInterfaceId, PoolId};
 use tokio::time::Instant;
 
+use super::pool_entry::{NodeMatcher, PoolEntry};
 use super::retry::LastError;
 use super::view::{LoadBalancerView, PoolView};
 
@@ -83,11 +84,7 @@ impl InterfaceCache {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        // Before ARM's message, which may be cut off.
-        let right = match error.class {
-            ErrorClass::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
-            ErrorClass::Stale | ErrorClass::Retriable => "",
-        };
+        let right = missing_right(error);
         let id = &pool.id;
         let message = format!(
             "the network interface {name}{more} in {}/{} cannot be read{right}, so it is not known whether it is this node's: {}",
@@ -101,6 +98,24 @@ impl InterfaceCache {
                 message,
                 ..error.clone()
             },
+        })
+    }
+
+    /// Why it is not known which Node the entry belongs to: the lookup of its interface failed. `None` for any other entry.
+    pub fn lookup_error(&self, entry: &PoolEntry) -> Option<LastError> {
+        let NodeMatcher::Interface(id) = &entry.matcher else {
+            return None;
+        };
+        let cached = self.0.get(id).filter(|cached| cached.machine.is_none())?;
+        let error = cached.last_error.as_ref()?;
+        let (name, right) = (id.name(), missing_right(error));
+        let message = format!(
+            "the network interface {name} cannot be read{right}, so it is not known which node it belongs to: {}",
+            error.message
+        );
+        Some(LastError {
+            message,
+            ..error.clone()
         })
     }
 
@@ -136,6 +151,14 @@ impl InterfaceCache {
             last_error,
         };
         self.0.insert(id, cached);
+    }
+}
+
+/// What the role lacks after this failure. Before ARM's message, which may be cut off.
+fn missing_right(error: &LastError) -> &'static str {
+    match error.class {
+        ErrorClass::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
+        ErrorClass::Stale | ErrorClass::Retriable => "",
     }
 }
 
@@ -224,6 +247,21 @@ mod tests {
         assert!(
             message.starts_with("the network interface b and 1 more in lb/p cannot be read"),
             "{message}"
+        );
+        let unread: Vec<_> = view.pools[0]
+            .entries
+            .iter()
+            .filter_map(|entry| interfaces.lookup_error(entry))
+            .collect();
+        let messages: Vec<_> = unread.iter().map(|error| error.message.as_str()).collect();
+        assert_eq!(messages.len(), 2, "not of what is known or gone: {messages:?}");
+        assert!(
+            messages[0].starts_with("the network interface b cannot be read (the role needs"),
+            "{messages:?}"
+        );
+        assert!(
+            messages[1].starts_with("the network interface c cannot be read, so"),
+            "{messages:?}"
         );
         interfaces.store(id("b"), Ok(Some("/vm".to_owned())));
         let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;

@@ -57,6 +57,7 @@ impl Scenario {
             entries: plan.entries.into(),
             pools: plan.pools,
             unreadable_pools: self.unreadable_pools.clone(),
+            unreadable_entries: Vec::new(),
             last_error: self.last_error.clone(),
         }
     }

@@ -3,7 +3,7 @@
 use headgate_azure::{RateLimit, RateLimits};
 use headgate_controller::admin_state::GuardSettings;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::super::world::{ENFORCE, GROUP, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, FAILED, ROLE_MISSING, SECOND, TestCluster};
@@ -266,6 +266,43 @@ async fn restore_waits_for_slow_interface_lookups() {
         "{restored:?}"
     );
     cluster.settle(&[]).await;
+}
+
+/// `None` for a fault that lasts: it is reported, and what is `Down` is not called restored.
+#[tokio::test(start_paused = true)]
+async fn restore_leaves_no_entry_unmentioned_whose_interface_cannot_be_read() {
+    let forbidden =
+        json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "m"}}}});
+    let unavailable = json!({"answer": {"status": 503}});
+    for (fault, times) in [(&forbidden, None), (&unavailable, None), (&unavailable, Some(4))] {
+        let mut resources = vec![empty_pool()];
+        resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
+        let mut cluster = TestCluster::with(3, &resources).await;
+        cluster.taint(2, &[DRAINING]);
+        cluster
+            .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
+            .await;
+        sleep(5 * SECOND).await;
+        cluster.stop().await;
+        cluster.fault("GET", "node-2-nic", times, fault);
+        let start = Instant::now();
+        let outcome = cluster.restore().await;
+        let counts = (outcome.restored.len(), outcome.not_restored.len());
+        let restored = usize::from(times.is_some());
+        assert_eq!(counts, (restored, 1 - restored), "{fault}: {outcome:?}");
+        for why in outcome.not_restored.values() {
+            assert!(why.contains("the network interface node-2-nic"), "{why}");
+        }
+        if fault == &forbidden {
+            assert!(
+                start.elapsed() < 30 * SECOND,
+                "a right that is missing is not waited for"
+            );
+        }
+        if restored == 1 {
+            cluster.settle(&[]).await;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
