@@ -72,7 +72,7 @@ pub(super) struct Attempts {
     busy: Option<Busy>,
     /// Whether the last attempt sent no PUT before the hold of the Lease admitted none any more.
     was_hold_unused: bool,
-    /// The pools whose PUT ended an attempt, the last one at the end.
+    /// The pools whose PUT or whose own read ended an attempt, the last one at the end.
     failed_pools: Vec<PoolId>,
 }
 
@@ -97,7 +97,7 @@ impl Attempts {
         before.last_error.is_some()
     }
 
-    /// Remembers that the PUT of this pool ends the attempt.
+    /// Remembers that the PUT or the own read of this pool ends the attempt.
     pub(super) fn fail_pool(&mut self, pool: PoolId) {
         self.failed_pools.retain(|failed| *failed != pool);
         self.failed_pools.push(pool);

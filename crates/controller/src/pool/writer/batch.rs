@@ -252,7 +252,7 @@ impl PoolWriter {
                 return Err(AttemptError::HandingOver);
             }
         }
-        let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, planner).await? {
+        let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, state, planner).await? {
             NextWrite::Write(write) => *write,
             NextWrite::ReadAgain => return Ok(BatchStep::ReadAgain),
             NextWrite::ReadPool(pool) => return Ok(BatchStep::ReadPools(SinglePools::only(pool))),
@@ -305,8 +305,11 @@ impl PoolWriter {
                     Err(_) => error.into(),
                 });
             }
-            // ARM would refuse the other pools, too.
-            Err(error) if error.is_resource_busy() => return Err(AttemptError::Busy),
+            // ARM would refuse the other pools, too, unless it is about an interface of this one.
+            Err(error) if error.is_resource_busy() => {
+                state.attempts.fail_pool(edit.pool);
+                return Err(AttemptError::Busy);
+            }
             // The members are settled, so the next plan is without them: other pools and the admin states go on.
             Err(error) if edit.is_members_only() || with_members && concerns_one_pool(&error) => {}
             Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
@@ -326,14 +329,15 @@ impl PoolWriter {
         &self,
         batch: &mut Batch,
         open: &mut Vec<PoolEdit>,
+        state: &mut State,
         planner: &mut P,
     ) -> Result<NextWrite, AttemptError> {
         while let Some(mut edit) = batch.next_edit(open) {
             let read = batch
                 .documents
                 .take(&self.arm, &edit.pool, Instant::now() + READ_TIMEOUT)
-                .await?;
-            let mut pool = match read {
+                .await;
+            let mut pool = match read.inspect_err(|_| state.attempts.fail_pool(edit.pool.clone()))? {
                 Document::Unchanged(pool) => pool,
                 Document::Missing => return Ok(NextWrite::Nothing),
                 Document::NotRead => return Ok(NextWrite::ReadPool(edit.pool)),
@@ -342,7 +346,10 @@ impl PoolWriter {
                     return Ok(NextWrite::ReadAgain);
                 }
                 // Another writer works on it.
-                Document::Changed => return Err(AttemptError::Busy),
+                Document::Changed => {
+                    state.attempts.fail_pool(edit.pool);
+                    return Err(AttemptError::Busy);
+                }
             };
             let is_members_only = edit.is_members_only();
             if let Some(members) = &mut edit.members {

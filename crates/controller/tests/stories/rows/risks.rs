@@ -6,7 +6,7 @@ use headgate_azure::{RateLimit, RateLimits};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, entries, load_balancer};
+use super::super::world::{ENFORCE, entries, load_balancer, two_load_balancers};
 use super::cluster::{DOWN, FAILED, OUT_OF_SERVICE, ROLE_MISSING, SECOND, TestCluster, between, entry};
 
 fn throttled(seconds: u64) -> Value {
@@ -240,31 +240,43 @@ async fn partial_updates_are_reported_and_completed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pool_that_arm_fails_to_write_delays_no_other_pool_for_long() {
-    let cluster = TestCluster::new(3).await;
-    cluster.taint(1, &[OUT_OF_SERVICE]);
-    cluster.settle(&["node-1"]).await;
-    let error = json!({"answer": {"status": 500}});
-    cluster.fault(
-        "PUT",
-        "/loadBalancers/kubernetes/backendAddressPools/kubernetes$",
-        None,
-        &error,
-    );
-    cluster.taint(2, &[OUT_OF_SERVICE]);
-    sleep(120 * SECOND).await;
-    let down = |nodes: &[&str]| nodes.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    assert_eq!(
-        cluster.down()["kubernetes/kubernetes-IPv6"],
-        down(&["node-1", "node-2"])
-    );
-    // What is given back elsewhere does not wait for the `Down` that fails.
-    cluster.taint(1, &[]);
-    sleep(120 * SECOND).await;
-    assert_eq!(cluster.down()["kubernetes/kubernetes-IPv6"], down(&["node-2"]));
-    assert!(!cluster.notes(FAILED, "node-2").await.is_empty());
-    cluster.clear_faults();
-    cluster.settle(&["node-2"]).await;
+async fn pool_that_arm_fails_to_read_or_to_write_delays_no_other_pool_for_long() {
+    let failed = json!({"answer": {"status": 500}});
+    // Of an interface in this pool: the load balancer itself is not busy.
+    let busy = json!({"answer": {"code": "ReferencedResourceNotProvisioned"}});
+    for (method, error, max_kept_bytes) in [
+        ("PUT", &failed, None),
+        ("PUT", &busy, None),
+        // Of a large load balancer each pool is read alone.
+        ("GET", &failed, Some(0)),
+    ] {
+        let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
+        cluster.world.max_kept_bytes = max_kept_bytes;
+        cluster.lead(ENFORCE).await;
+        cluster.taint(1, &[OUT_OF_SERVICE]);
+        cluster.settle(&["node-1"]).await;
+        let pool = "/loadBalancers/kubernetes/backendAddressPools/kubernetes$";
+        cluster.fault(method, pool, None, error);
+        cluster.taint(2, &[OUT_OF_SERVICE]);
+        sleep(120 * SECOND).await;
+        let down = |nodes: &[&str]| nodes.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+        assert_eq!(
+            cluster.down()["kubernetes/kubernetes-IPv6"],
+            down(&["node-1", "node-2"]),
+            "{method} {error}"
+        );
+        // What is given back elsewhere does not wait for the `Down` that fails.
+        cluster.taint(1, &[]);
+        sleep(120 * SECOND).await;
+        assert_eq!(
+            cluster.down()["kubernetes/kubernetes-IPv6"],
+            down(&["node-2"]),
+            "{method} {error}"
+        );
+        assert!(!cluster.notes(FAILED, "node-2").await.is_empty(), "{method} {error}");
+        cluster.clear_faults();
+        cluster.settle(&["node-2"]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
