@@ -90,6 +90,9 @@ impl PreemptEvents {
                             let (observed, now) = (object.observed(), self.clock.now().wall);
                             let latest = &mut locked(&memory).latest;
                             is_changed = observed.is_some_and(|event| latest.apply(event, now, &self.metrics).is_some());
+                            if is_changed {
+                                observe_nodes(latest, targets.borrow().as_deref());
+                            }
                         }
                         // An event that expires says nothing about the notice.
                         Some(_) => {}
@@ -100,8 +103,10 @@ impl PreemptEvents {
                             // The watch of the Nodes ends with the term, and so does this task.
                             return std::future::pending().await;
                         }
-                        let before = std::mem::replace(&mut tainted, tainted_nodes(targets.borrow_and_update().as_deref()));
-                        is_changed = tainted != before;
+                        let targets = targets.borrow_and_update();
+                        let before = std::mem::replace(&mut tainted, tainted_nodes(targets.as_deref()));
+                        let is_any_new = observe_nodes(&mut locked(&memory).latest, targets.as_deref());
+                        is_changed = is_any_new || tainted != before;
                     }
                 }
             }
@@ -114,6 +119,12 @@ fn tainted_nodes(targets: Option<&TargetStates>) -> BTreeSet<String> {
     let nodes = targets.into_iter().flat_map(|targets| targets.nodes.iter());
     let tainted = nodes.filter(|node| node.taints.iter().any(|taint| taint.key == DRAINING_TAINT));
     tainted.map(|node| node.name.clone()).collect()
+}
+
+/// Returns whether a Node with a message was created again.
+fn observe_nodes(latest: &mut LatestMessages, targets: Option<&TargetStates>) -> bool {
+    let node = |name: &str| targets.and_then(|targets| targets.nodes.by_name(name));
+    latest.observe_nodes(|name| node(name).map(|node| node.uid.as_str()))
 }
 
 /// What is known of all Nodes.
@@ -167,6 +178,8 @@ impl NodeEdit for Look {
     fn edit(&self, node: &mut Node, now: Timestamp) -> Edited {
         let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut memory = locked(&self.memory);
+        // A repetition may be about this one: then it is new.
+        memory.latest.forget_earlier_node(&self.name, created);
         let message = memory.latest.get(&self.name);
         let message = message.and_then(|message| message.about(created, now));
         let mut edited = node.clone();

@@ -34,8 +34,10 @@ pub struct ObservedEvent {
 pub struct LatestMessage {
     message: PreemptMessage,
     last_seen: Timestamp,
-    /// How many messages were new before this one.
+    /// How many messages were new before this one, or before its Node was created again.
     number: u64,
+    /// The UID of its Node, once the watch has shown it.
+    uid: Option<String>,
 }
 
 /// The latest genuine notice about each Node.
@@ -55,7 +57,8 @@ impl LatestMessage {
 }
 
 impl LatestMessages {
-    /// Adds an event; returns the name of its Node if that has to be looked at. Repetitions of the same message are not.
+    /// Adds an event; returns the name of its Node if that has to be looked at, which a message that still counts and is repeated does
+    /// not require.
     pub fn apply(&mut self, event: ObservedEvent, now: Timestamp, metrics: &Metrics) -> Option<String> {
         let message = PreemptMessage::parse(&event.message);
         let ignored = match message {
@@ -70,10 +73,13 @@ impl LatestMessages {
             metrics.count(outcome);
             return None;
         }
-        let known = match self.by_node.get(&event.node) {
+        let (known, uid) = match self.by_node.get(&event.node) {
             Some(known) if known.last_seen > event.last_seen => return None,
-            Some(known) => (known.message == message).then_some(known.number),
-            None => None,
+            Some(known) => {
+                let is_known = known.message == message && !is_stale(known.last_seen, now);
+                (is_known.then_some(known.number), known.uid.clone())
+            }
+            None => (None, None),
         };
         if self.by_node.len() >= MAX_NODES {
             self.by_node.retain(|_, known| !is_stale(known.last_seen, now));
@@ -86,9 +92,25 @@ impl LatestMessages {
             message,
             last_seen: event.last_seen,
             number: known.unwrap_or(self.count),
+            uid,
         };
         self.by_node.insert(event.node.clone(), latest);
         known.is_none().then_some(event.node)
+    }
+
+    /// Adopts the UIDs of the present Nodes, by name. Returns whether one with a message was created again: its message is a new one.
+    pub(super) fn observe_nodes<'a>(&mut self, uid_of: impl Fn(&str) -> Option<&'a str>) -> bool {
+        let before = self.count;
+        for (name, latest) in &mut self.by_node {
+            let Some(uid) = uid_of(name).filter(|uid| latest.uid.as_deref() != Some(*uid)) else {
+                continue;
+            };
+            if latest.uid.replace(uid.to_owned()).is_some() {
+                self.count += 1;
+                latest.number = self.count;
+            }
+        }
+        self.count != before
     }
 
     /// The latest message about a Node.
@@ -104,6 +126,14 @@ impl LatestMessages {
     /// Forgets a Node that does not exist, unless it has a later message than this.
     pub(super) fn forget_missing(&mut self, node: &str, number: u64) {
         if self.by_node.get(node).is_some_and(|latest| latest.number == number) {
+            self.forget(node);
+        }
+    }
+
+    /// Forgets a message about an earlier Node of this name, by when the present one was created.
+    pub(super) fn forget_earlier_node(&mut self, node: &str, created: Option<Timestamp>) {
+        let is_earlier = |latest: &LatestMessage| created.is_some_and(|created| latest.last_seen < created);
+        if self.by_node.get(node).is_some_and(is_earlier) {
             self.forget(node);
         }
     }
@@ -167,6 +197,11 @@ mod tests {
         ] {
             let node = latest.apply(event("n", message, second), at(1010), &metrics);
             assert_eq!(node.is_some(), looks, "{message} {second}");
+        }
+        // Without repetitions for so long, the message was over.
+        for (second, looks) in [(1609, false), (2209, false), (2810, true)] {
+            let node = latest.apply(event("n", NOTICE, second), at(second), &metrics);
+            assert_eq!(node.is_some(), looks, "{second}");
         }
         assert_eq!(
             latest.apply(event("no Node's name", NOTICE, 1010), at(1010), &metrics),

@@ -43,16 +43,7 @@ impl Scene {
         let fake = FakeApi::default();
         let (client, _) = fake.client();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
-        let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}, "labels": {"kubernetes.azure.com/scalesetpriority": "spot"}}, "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}});
-        let node: Node = serde_json::from_value(node).unwrap();
-        Api::<Node>::all(client.clone())
-            .create(&PostParams::default(), &node)
-            .await
-            .unwrap();
-        fake.change::<Node>("", "n", |node| {
-            node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-            node["status"] = json!({"nodeInfo": {"bootID": "boot-1"}});
-        });
+        Self::create(&fake, &client, "2026-01-01T00:00:00Z".parse().unwrap()).await;
         let (targets, mut registry) = (watch::Sender::default(), Registry::default());
         let (task, faults) = start(&fake, &clock, &targets, &mut registry);
         sleep(SECOND).await;
@@ -65,6 +56,21 @@ impl Scene {
             faults,
             task,
         }
+    }
+
+    /// Creates the spot Node `n`, now or in place of one that exists.
+    async fn create(fake: &FakeApi, client: &Client, created: Timestamp) {
+        let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}, "labels": {"kubernetes.azure.com/scalesetpriority": "spot"}}, "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        fake.delete::<Node>("", "n");
+        Api::<Node>::all(client.clone())
+            .create(&PostParams::default(), &node)
+            .await
+            .unwrap();
+        fake.change::<Node>("", "n", |node| {
+            node["metadata"]["creationTimestamp"] = json!(created);
+            node["status"] = json!({"nodeInfo": {"bootID": "boot-1"}});
+        });
     }
 
     /// Creates another spot Node, `z`, and returns the API of Nodes.
@@ -117,18 +123,15 @@ impl Scene {
     /// The watch of the Nodes shows which have the taint.
     fn publish(&self) {
         let mut targets = TargetStates::default();
+        let mut node = ClusterNode {
+            name: "n".to_owned(),
+            uid: self.node()["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+            ..ClusterNode::default()
+        };
         if self.is_tainted() {
-            let taints = vec![Taint::new(DRAINING_TAINT, "NoSchedule")];
-            let name = "n".to_owned();
-            targets.apply(
-                ClusterNode {
-                    name,
-                    taints,
-                    ..ClusterNode::default()
-                },
-                self.clock.now(),
-            );
+            node.taints.push(Taint::new(DRAINING_TAINT, "NoSchedule"));
         }
+        targets.apply(node, self.clock.now());
         self.targets.send_replace(Some(Arc::new(targets)));
     }
 
@@ -195,6 +198,24 @@ async fn actions(client: &Client, reason: &str) -> Vec<String> {
         .filter(|event| event.reason.as_deref() == Some(reason))
         .filter_map(|event| event.action)
         .collect()
+}
+
+/// The VM was deallocated and came back, or an operator deleted the Node, while the event went on.
+#[tokio::test(start_paused = true)]
+async fn node_that_is_created_again_is_tainted_by_the_same_message() {
+    for is_shown_before_the_event in [true, false] {
+        let scene = Scene::new().await;
+        scene.event(FIRST).await;
+        assert!(scene.is_tainted());
+        Scene::create(&scene.fake, &scene.client, scene.clock.now().wall).await;
+        if is_shown_before_the_event {
+            scene.publish();
+        }
+        sleep(SECOND).await;
+        scene.event(FIRST).await;
+        sleep(SECOND).await;
+        assert!(scene.is_tainted(), "{is_shown_before_the_event}: {:#}", scene.node());
+    }
 }
 
 #[tokio::test(start_paused = true)]
