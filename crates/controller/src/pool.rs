@@ -43,6 +43,6 @@ pub use retry::LastError;
 pub use view::{LoadBalancerView, PoolView, Probe, Rule};
 pub use writer::Observation;
 pub(crate) use writer::{
-    HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, IntentNotRecorded, MAX_READ_LAG, Outcome, Planner, PoolWriter,
-    WriterLabels,
+    HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, HOLD_UNUSED, IntentNotRecorded, MAX_READ_LAG, Outcome, Planner,
+    PoolWriter, WriterLabels,
 };

@@ -17,7 +17,7 @@ use crate::local_pools::{
     DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, Operation, PoolKey, UpdateOutcome,
     compare,
 };
-use crate::pool::{LoadBalancerView, MemberChange, Observation, Outcome, PoolEdit, PoolView};
+use crate::pool::{HOLD_UNUSED, LoadBalancerView, MemberChange, Observation, Outcome, PoolEdit, PoolView};
 
 /// The labels that cloud-provider-azure gives the operation metrics of its own updater.
 const OPERATION_REQUEST: &str = "services_local_update_backend_pool";
@@ -128,6 +128,10 @@ impl Members {
         match outcome {
             Outcome::Read(observation) => self.observe(observation),
             Outcome::ReadFailed(error) => self.read_failed(error),
+            Outcome::PoolNotRead(edit, error) => {
+                self.settle_due(&self.key(&edit.pool), &update_outcome(error, Instant::now()));
+            }
+            Outcome::HoldsUnused => self.settle_all_due(&retriable(HOLD_UNUSED.to_owned())),
             Outcome::MembersNotWritten(edit, rejected) => {
                 self.settle_due(&self.key(&edit.pool), &not_written(rejected));
             }
@@ -180,9 +184,12 @@ impl Members {
             let outcome = retriable(format!("ARM reported Succeeded, but {pool} could not be read: {error}"));
             self.settle(&outcome);
         }
-        let outcome = update_outcome(error, Instant::now());
+        self.settle_all_due(&update_outcome(error, Instant::now()));
+    }
+
+    fn settle_all_due(&self, outcome: &UpdateOutcome) {
         for key in self.due_pools() {
-            self.settle_due(&key, &outcome);
+            self.settle_due(&key, outcome);
         }
     }
 

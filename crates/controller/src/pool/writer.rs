@@ -57,6 +57,11 @@ const READ_TIMEOUT: Duration = Duration::from_mins(2);
 /// For the shared Lease; then the attempt has failed, and the next one requests it again.
 const LEASE_WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// After so many in a row, due members have failed: one may have begun for another load balancer.
+const MAX_UNUSED_HOLDS: u32 = 2;
+/// The error then, and that of admin states.
+pub(crate) const HOLD_UNUSED: &str = "no hold of the shared Lease lasted until the load balancer was read";
+
 /// The planner could not record what is about to be written, so it is not written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum IntentNotRecorded {
@@ -75,6 +80,10 @@ pub(crate) enum Outcome<'a> {
     Read(&'a Observation),
     /// It could not be read under the shared Lease.
     ReadFailed(&'a ArmError),
+    /// The pool of this edit could not be read alone, so its members are not written now.
+    PoolNotRead(&'a PoolEdit, &'a ArmError),
+    /// Members are due, and one hold of the shared Lease after another ended before the load balancer was read.
+    HoldsUnused,
     /// No PUT writes the members of this edit: the pool has them already, or rejects them.
     MembersNotWritten(&'a PoolEdit, Option<&'a MemberRejection>),
     /// ARM has accepted this edit.
@@ -176,6 +185,8 @@ struct State {
     written: WrittenEdits,
     /// Whether the planner could not record the last edit.
     is_recording_failing: bool,
+    /// Reads in a row that outlasted their hold of the shared Lease, before anything was written.
+    unused_holds: u32,
 }
 
 impl State {
@@ -231,7 +242,12 @@ impl PoolWriter {
                     let retry_at = state.attempts.deferred_until(&edits);
                     // Members do not wait for admin states that cannot be written now.
                     let are_members_due = edits.iter().any(|edit| edit.members.is_some());
-                    if edits.is_empty() || retry_at.is_some() && !are_members_due {
+                    if are_members_due && state.unused_holds >= MAX_UNUSED_HOLDS {
+                        // Those that are due now: a tick may have taken back what was due during the reads.
+                        state.unused_holds = 0;
+                        planner.handle_outcome(Outcome::HoldsUnused);
+                        Phase::Idle
+                    } else if edits.is_empty() || retry_at.is_some() && !are_members_due {
                         let ignored_until = waiting.map(|waiting| waiting.until);
                         let due_at = retry_at.into_iter().chain(ignored_until).min();
                         self.wait_for_change(&mut planner, due_at).await;

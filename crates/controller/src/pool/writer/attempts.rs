@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
 use super::super::retry::{Backoff, LastError};
-use super::IntentNotRecorded;
 use super::written::Waiting;
+use super::{HOLD_UNUSED, IntentNotRecorded};
 
 /// Between two requests for the Lease: its holder releases it at some time, so a longer delay gains nothing.
 const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -135,13 +135,10 @@ impl Attempts {
         let mut retry_after = None;
         let (error, retry_in) = match result {
             // Once may be because the hold began for another load balancer.
-            Err(AttemptError::HoldClosed { has_written: false }) if was_hold_unused => {
-                let message = "no hold of the shared Lease lasted until the load balancer was read".to_owned();
-                (
-                    LastError::new(ErrorClass::Retriable, "HoldClosed", message, previous),
-                    self.backoff.next_delay(),
-                )
-            }
+            Err(AttemptError::HoldClosed { has_written: false }) if was_hold_unused => (
+                LastError::new(ErrorClass::Retriable, "HoldClosed", HOLD_UNUSED.to_owned(), previous),
+                self.backoff.next_delay(),
+            ),
             Ok(()) | Err(AttemptError::LeaseLost | AttemptError::HoldClosed { .. }) => {
                 self.deferred = None;
                 return AfterAttempt::PlanAgain;

@@ -157,6 +157,11 @@ impl PoolWriter {
             }
             sleep(READ_BACK_INTERVAL).await;
         };
+        state.unused_holds = if batch.has_written || batch.guard.accepts_writes() {
+            0
+        } else {
+            state.unused_holds + 1
+        };
         let view = match read {
             Ok(read) => {
                 batch.documents = Documents::new(&read.summary, read.text);
@@ -337,7 +342,24 @@ impl PoolWriter {
                 .documents
                 .take(&self.arm, &edit.pool, Instant::now() + READ_TIMEOUT)
                 .await;
-            let mut pool = match read.inspect_err(|_| state.attempts.fail_pool(edit.pool.clone()))? {
+            let read = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    planner.handle_outcome(Outcome::PoolNotRead(&edit, &error));
+                    if !edit.is_members_only() {
+                        state.attempts.fail_pool(edit.pool);
+                        return Err(error.into());
+                    }
+                    if !batch.guard.accepts_writes() {
+                        let has_written = batch.has_written;
+                        return Err(AttemptError::HoldClosed { has_written });
+                    }
+                    // Its members are settled; those of other pools go on.
+                    open.retain(|other| other.pool != edit.pool);
+                    continue;
+                }
+            };
+            let mut pool = match read {
                 Document::Unchanged(pool) => pool,
                 Document::Missing => return Ok(NextWrite::Nothing),
                 Document::NotRead => return Ok(NextWrite::ReadPool(edit.pool)),

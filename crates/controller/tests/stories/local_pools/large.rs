@@ -167,6 +167,21 @@ async fn failed_reads_of_single_pools_cost_no_retry() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn pool_that_cannot_be_read_costs_its_own_service_a_retry_and_delays_no_other_one() {
+    for (status, events) in [(500, [0, 1, 0]), (403, [0, 0, 1])] {
+        let cluster = cluster_with(&NAMES).await;
+        let fault = json!({"answer": {"status": status}});
+        cluster.fault("GET", "/backendAddressPools/default-a$", None, &fault);
+        move_to(&cluster, &NAMES, &[2]).await;
+        cluster.tick().await;
+        assert_eq!(cluster.events("a").await, events, "{status}");
+        cluster.clear_faults();
+        assert_members(&cluster, &NAMES[1..], &[2]).await;
+        assert_members(&cluster, &NAMES[..1], &[1]).await;
+    }
+}
+
 async fn assert_members_ignoring_faults(cluster: &LocalCluster, numbers: &[usize]) {
     cluster.clear_faults();
     assert_members(cluster, &NAMES, numbers).await;

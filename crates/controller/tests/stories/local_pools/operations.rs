@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::super::world::{SECOND, entries, load_balancer};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of};
+use super::cluster::{INTERVAL, LocalCluster, Options, RETRYING, nodes, operations_of};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
 const STATUS_URL: &str = "/operations/";
@@ -192,4 +192,20 @@ async fn admin_state_waits_for_the_operation_in_flight_and_supersedes_nothing() 
     sleep(2 * OPERATION).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
     assert_eq!((cluster.puts(), cluster.events("web").await), (2, [1, 0, 0]));
+}
+
+/// The twin of the story about admin states in `rows/risks.rs`.
+#[tokio::test(start_paused = true)]
+async fn read_that_outlasts_a_hold_of_the_lease_costs_the_service_a_retry() {
+    let cluster = cluster_with(operations_of(2 * SECOND)).await;
+    cluster.fault("GET", "/loadBalancers/kubernetes$", None, &json!({"stall": "35s"}));
+    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    sleep(6 * INTERVAL).await;
+    assert_eq!(cluster.puts(), 0);
+    assert_eq!(cluster.events("web").await, [0, 1, 0]);
+    let notes = cluster.notes(RETRYING, "web").await;
+    assert!(notes[0].contains("no hold of the shared Lease lasted"), "{notes:?}");
+    cluster.clear_faults();
+    sleep(3 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
 }
