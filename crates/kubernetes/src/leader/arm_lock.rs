@@ -2,10 +2,10 @@
 //! (docs/dev/decisions.md 14).
 //!
 //! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
-//! new writes after 30 s, but while an operation from before is under way, which keeps the Lease anyway. A writer that is dropped has left; the hold of one that is dropped in a write stays for 10 s, because the request
-//! may still arrive. The next leader acquires or releases the hold of a former one,
-//! because both use the same name. A hold is not renewed: one that is older than its 15 minutes is lost, as for
-//! cloud-controller-manager.
+//! new writes after 30 s, but while an operation from before is under way, which keeps the Lease anyway. A writer that is dropped
+//! has left; the hold of one that is dropped in a write stays for 10 s, because the request may still arrive. The next leader
+//! acquires or releases the hold of a former one, because both use the same name. A hold is not renewed: one that is older than
+//! its 15 minutes is lost, as for cloud-controller-manager.
 //!
 //! `state_machine` decides, from what `lock_observation` has observed and what `hold_state` demands; `lock_task` carries the
 //! decisions out. Whether the term is valid, and what is written, is left to the writers.

@@ -137,7 +137,7 @@ pub struct NodeMaintenanceNodeStatus {
     /// Whether the node is out of its load balancers. Set from the Drain stage on.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancerStatus>,
-    /// What keeps leaving pods on the node. The first five, by namespace and name, and fewer or none where a maintenance of many
+    /// What holds pods that leave on the node. The first five, by namespace and name, and fewer or none where a maintenance of many
     /// nodes has many blockers.
     #[serde(default, deserialize_with = "known_items")]
     #[schemars(length(max = 5))]

@@ -1,4 +1,4 @@
-//! What keeps leaving pods on a node, in words (ST-04).
+//! What holds pods that leave on their node, in words (ST-04).
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

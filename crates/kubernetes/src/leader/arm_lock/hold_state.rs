@@ -230,8 +230,8 @@ impl HoldState {
         }
     }
 
-    /// Publishes the current hold, whether nothing raises a doubt about it, the obstacle for waiting writers, and the number of other processes' holds. Returns whether
-    /// a hold with writers in it was lost.
+    /// Publishes the current hold, whether nothing raises a doubt about it, the obstacle for waiting writers, and the number of other
+    /// processes' holds. Returns whether a hold with writers in it was lost.
     pub(super) fn publish(&self, hold: Option<Hold>, is_confirmed: bool, obstacle: Obstacle, other_holds: u64) -> bool {
         let mut state = self.state();
         let mut is_lost = false;
