@@ -235,8 +235,8 @@ mod tests {
     fn a_put_needs_the_lease_of_the_election() {
         assert_eq!(with(vec![put("node-1", 10)]), (0, 0, 0));
         assert_eq!(with(vec![put("node-2", 10)]), (1, 0, 0), "it has never led");
-        assert_eq!(with(vec![put("node-1", 23)]), (0, 0, 0));
-        assert_eq!(with(vec![put("node-1", 25)]), (1, 0, 0), "its Lease has expired");
+        assert_eq!(with(vec![put("node-1", 22)]), (0, 0, 0));
+        assert_eq!(with(vec![put("node-1", 24)]), (1, 0, 0), "its Lease has expired");
         let next = lease("node-2_b", 12, 13).replaces("3", "6");
         assert_eq!(with(vec![next.clone(), put("node-2", 14)]), (0, 0, 0));
         assert_eq!(
@@ -282,8 +282,8 @@ mod tests {
                 let shared = lease("headgate", 1, 2).shared().replaces("4", "5");
                 findings(vec![clock_set("node-1", 0, ahead), renewal, shared, put("node-1", at)])
             };
-            assert_eq!(led(20), (0, 0, 0), "{ahead}");
-            assert_eq!(led(21), (1, 0, 0), "{ahead}");
+            assert_eq!(led(19), (0, 0, 0), "{ahead}");
+            assert_eq!(led(20), (1, 0, 0), "{ahead}");
         }
         let never_shown = lease("node-1_a", 5, 6).replaces("1", "2");
         assert_eq!(findings(vec![clock_set("node-1", 0, -60), never_shown]), (1, 0, 0));
