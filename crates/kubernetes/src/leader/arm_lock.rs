@@ -2,8 +2,8 @@
 //! (docs/dev/decisions.md 14).
 //!
 //! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
-//! new writes after 30 s, but while an operation from before is under way, which keeps the Lease anyway. A writer that is dropped
-//! has left; the hold of one that is dropped in a write stays for 10 s, because the request may still arrive. The next leader
+//! new writes after 30 s, but again from 40 s on while an operation from before is under way, which keeps the Lease anyway. A writer
+//! that is dropped has left; the hold of one that is dropped in a write stays for 10 s, because the request may still arrive. The next leader
 //! acquires or releases the hold of a former one, because both use the same name. A hold is not renewed: one that is older than
 //! its 15 minutes is lost, as for cloud-controller-manager.
 //!
@@ -201,8 +201,8 @@ impl ArmLock {
 }
 
 impl LockGuard {
-    /// Whether new writes may begin: the hold is, as far as is known, not lost, and younger than 30 s, or an operation that began before that
-    /// is under way, and enough of the Lease's 15 minutes is left.
+    /// Whether new writes may begin: the hold is, as far as is known, not lost, and younger than 30 s, or older than 40 s and an operation
+    /// that began in the first 30 s is under way, and enough of the Lease's 15 minutes is left.
     pub fn accepts_writes(&self) -> bool {
         self.lock.holds.accepts_writes(self.hold, Instant::now())
     }

@@ -1,9 +1,9 @@
 //! The writers of this process that are in a hold of the shared Lease, and those that wait for one.
 //!
-//! Invariants: no writer enters a closed hold, but while an operation that began before it closed is under way, because that keeps the Lease
-//! anyway. Operations that begin later count for nobody, so a hold ends at most one write after the last early one. A hold without writers is
-//! closed for good at the instant at which the lock task finds it empty. A writer that is dropped has left, because a guard counts it; one
-//! that is dropped in a write leaves later.
+//! Invariants: no writer enters a closed hold, but 10 s later while an operation that began before it closed is still under way, because
+//! that keeps the Lease anyway. Operations that begin later count for nobody, so a hold ends at most one write after the last early one. A
+//! hold without writers is closed for good at the instant at which the lock task finds it empty. A writer that is dropped has left, because a
+//! guard counts it; one that is dropped in a write leaves later.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -61,8 +61,8 @@ struct EnteredHold {
 impl State {
     /// The hold that was entered, if new writes may begin in it.
     fn open_hold(&mut self, now: Instant) -> Option<&mut EnteredHold> {
-        let lasts = |hold: Hold| now + MIN_TIME_TO_EXPIRY <= hold.expires_at;
-        let admits_late = self.is_confirmed && self.unreleased.is_some_and(lasts);
+        let may_reopen = |hold: Hold| hold.reopens_at() <= now && now + MIN_TIME_TO_EXPIRY <= hold.expires_at;
+        let admits_late = self.is_confirmed && self.unreleased.is_some_and(may_reopen);
         let is_open =
             |entered: &&mut EnteredHold| now < entered.closes_at || (admits_late && entered.early_operations > 0);
         self.entered.as_mut().filter(is_open)
@@ -353,12 +353,17 @@ mod tests {
     fn a_closed_hold_admits_writers_while_an_operation_from_before_is_under_way() {
         let now = Instant::now();
         let closes = now + Duration::from_mins(1);
-        let last = hold(1, closes).expires_at - MIN_TIME_TO_EXPIRY;
+        let (reopens, last) = (
+            hold(1, closes).reopens_at(),
+            hold(1, closes).expires_at - MIN_TIME_TO_EXPIRY,
+        );
         let moment = Duration::from_millis(1);
         for (began, is_confirmed, at, is_admitted) in [
-            (closes - moment, true, closes, true),
-            (closes, true, closes, false),
-            (closes - moment, false, closes, false),
+            (closes - moment, true, closes, false),
+            (closes - moment, true, reopens - moment, false),
+            (closes - moment, true, reopens, true),
+            (closes, true, reopens, false),
+            (closes - moment, false, reopens, false),
             (closes - moment, true, last, true),
             (closes - moment, true, last + moment, false),
         ] {

@@ -39,6 +39,9 @@ const LEFTOVER_MIN_AGE: Duration = Duration::from_secs(10);
 /// After a hold that its write window has closed, other processes have this long to acquire the Lease. It is longer than
 /// cloud-controller-manager's first wait after it found the Lease held; cloud-controller-manager does not queue, it retries.
 const TURN_OF_OTHERS: Duration = Duration::from_secs(6);
+/// From the end of a hold's write window until it may admit writers beside an operation that is still under way. Most operations end before,
+/// and cloud-controller-manager's attempt 35 s after the first then finds the Lease free.
+const REOPENING_DELAY: Duration = Duration::from_secs(10);
 
 /// What this process needs at one instant.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +69,13 @@ pub(super) struct Hold {
     pub(super) expires_at: Instant,
     /// Something may have been written to ARM under headgate's name before this hold began.
     pub(super) has_written: bool,
+}
+
+impl Hold {
+    /// New writes again from then on, if an operation from before it closed is still under way.
+    pub(super) fn reopens_at(&self) -> Instant {
+        self.closes_at + REOPENING_DELAY
+    }
 }
 
 /// A request to the API server.
@@ -216,9 +226,9 @@ impl StateMachine {
     }
 
     fn due(&self, demand: Demand, now: Moment) -> Step {
-        if self.hold.is_some() && demand.keep_hold && !self.is_stale {
-            // When the hold closes, the demand of the waiting writers changes.
-            let changes_at = [self.hold.map(|hold| hold.closes_at), demand.kept_until];
+        if let Some(hold) = self.hold.filter(|_| demand.keep_hold && !self.is_stale) {
+            // When the hold closes or may open again, the demand of the waiting writers changes.
+            let changes_at = [Some(hold.closes_at), Some(hold.reopens_at()), demand.kept_until];
             let changes_at = changes_at.into_iter().flatten().filter(|at| now.mono < *at);
             return Step::Wait(changes_at.min());
         }

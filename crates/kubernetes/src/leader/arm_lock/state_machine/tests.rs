@@ -185,9 +185,9 @@ fn a_hold_is_kept_while_it_is_needed_and_then_released() {
         assert_eq!(world.record().lease.holder, "headgate");
         assert_eq!(world.record().lease.duration_seconds, 900);
         world.watch();
-        for _ in 0..2 {
+        for opens in [Some(REOPENING_DELAY), None] {
             world.pass(MAX_WRITE_WINDOW);
-            assert_eq!(world.settle(KEPT), (String::new(), None), "it is closed");
+            assert_eq!(world.settle(KEPT), (String::new(), opens), "it is closed");
         }
         let dropped = Demand {
             kept_until: Some(world.now.mono + SECOND),
