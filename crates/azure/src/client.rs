@@ -15,7 +15,7 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATC
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Request, Uri};
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::RateLimits;
@@ -98,6 +98,7 @@ struct CallOptions<'a> {
     parser: Option<BodyParser>,
     /// `None` for a GET.
     put: Option<Put>,
+    is_lookup: bool,
 }
 
 impl<'a> CallOptions<'a> {
@@ -109,6 +110,7 @@ impl<'a> CallOptions<'a> {
             deadline,
             parser: None,
             put: None,
+            is_lookup: false,
         }
     }
 }
@@ -211,8 +213,8 @@ impl ArmClient {
             .map_err(ArmError::InvalidResponse)
     }
 
-    /// Reads a network interface. Returns the resource id of its virtual machine in lower case, or `None` if it has none. Waits first for
-    /// its turn, as lookups together get half of the limit of reads: ARM's, or that of the settings if it is lower.
+    /// Reads a network interface. Returns the resource id of its virtual machine in lower case, or `None` if it has none. Each attempt waits
+    /// for its turn, as lookups together get half of the limit of reads: ARM's, or that of the settings if it is lower.
     ///
     /// # Errors
     /// When it is not received before the deadline, or is malformed.
@@ -222,10 +224,11 @@ impl ArmClient {
         deadline: Instant,
     ) -> Result<Option<String>, ArmError> {
         let uri = self.uri(id.path())?;
-        let (subscription, now) = (id.group().subscription(), Instant::now());
-        let send_at = self.gates.enter(subscription, RequestKind::Lookup, now, deadline)?;
-        sleep_until(send_at).await;
-        let response = self.get("get_network_interface", id.group(), uri, deadline).await?;
+        let options = CallOptions {
+            is_lookup: true,
+            ..CallOptions::get("get_network_interface", id.group(), uri, deadline)
+        };
+        let response = self.send(options).await?;
         let document = parse_json(&response)?;
         let machine = document
             .pointer("/properties/virtualMachine/id")
@@ -285,6 +288,7 @@ impl ArmClient {
             deadline: options.deadline,
             permit,
             parser: options.parser,
+            is_lookup: options.is_lookup,
             call,
         })
     }

@@ -54,6 +54,8 @@ pub(crate) struct ArmRequest {
     pub(crate) deadline: Instant,
     /// Present for writes only.
     pub(crate) permit: Option<WritePermit>,
+    /// Whether each attempt also waits for the limit of lookups.
+    pub(crate) is_lookup: bool,
     /// Parses the body of a successful response while it arrives; `None` if the whole body is awaited.
     pub(crate) parser: Option<BodyParser>,
     /// Where spans and counters of this request are collected.
@@ -90,8 +92,18 @@ impl RequestPath {
 
     /// Waits for the client-side rate limit, and refuses the request while ARM's `Retry-After` of an earlier 429 lasts.
     async fn throttled(&self, request: &ArmRequest) -> ResponseResult {
-        let (subscription, kind) = (&request.subscription, request.kind());
-        let now = Instant::now();
+        if request.is_lookup {
+            self.enter(request, RequestKind::Lookup).await?;
+        }
+        self.enter(request, request.kind()).await?;
+        let response = self.authorized(request).await?;
+        self.gates
+            .record_response(&request.subscription, request.kind(), &response);
+        Ok(response)
+    }
+
+    async fn enter(&self, request: &ArmRequest, kind: RequestKind) -> Result<(), ArmError> {
+        let (subscription, now) = (&request.subscription, Instant::now());
         let send_at = self.gates.enter(subscription, kind, now, request.deadline);
         let send_at = send_at.inspect_err(|error| {
             if matches!(error, ArmError::RateLimited) {
@@ -104,9 +116,7 @@ impl RequestPath {
             // A 429 may have closed the gate meanwhile.
             self.gates.check_open(subscription, kind, Instant::now())?;
         }
-        let response = self.authorized(request).await?;
-        self.gates.record_response(subscription, kind, &response);
-        Ok(response)
+        Ok(())
     }
 
     /// Adds a bearer token. Refreshes it and sends the request once more when ARM answers 401.
