@@ -157,11 +157,9 @@ impl PoolWriter {
             }
             sleep(READ_BACK_INTERVAL).await;
         };
-        state.unused_holds = if batch.has_written || batch.guard.accepts_writes() {
-            0
-        } else {
-            state.unused_holds + 1
-        };
+        let are_members_due = batch.plan.iter().any(|edit| edit.members.is_some());
+        let is_unused = are_members_due && !batch.has_written && !batch.guard.accepts_writes();
+        state.unused_holds = if is_unused { state.unused_holds + 1 } else { 0 };
         let view = match read {
             Ok(read) => {
                 batch.documents = Documents::new(&read.summary, read.text);

@@ -208,4 +208,16 @@ async fn read_that_outlasts_a_hold_of_the_lease_costs_the_service_a_retry() {
     cluster.clear_faults();
     sleep(3 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    // Reads for a signal alone cost a later update none.
+    let before = cluster.events("web").await;
+    cluster.fault("GET", "/loadBalancers/kubernetes$", None, &json!({"stall": "35s"}));
+    cluster.world.taint(4, &[SIGNAL]).await;
+    sleep(120 * SECOND).await;
+    cluster.world.taint(4, &[]).await;
+    sleep(60 * SECOND).await;
+    cluster.clear_faults();
+    cluster.set_slice("web", "web-1", &[1]).await;
+    sleep(3 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1]));
+    assert_eq!(cluster.events("web").await[1], before[1]);
 }
