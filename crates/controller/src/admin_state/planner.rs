@@ -285,9 +285,9 @@ fn unreadable_entries(view: &LoadBalancerView, ledger: &Ledger, interfaces: &Int
         .flat_map(|pool| pool.entries.iter().map(move |entry| (&pool.id, entry)));
     let down = entries.filter(|(_, entry)| entry.admin_state == Some(AdminState::Down));
     let unreadable = down.filter_map(|(pool, entry)| {
-        let (key, error) = (entry.key.clone()?, interfaces.lookup_error(entry)?);
-        ledger.entry(pool, &key)?;
-        let pool = pool.clone();
+        let error = interfaces.lookup_error(entry)?;
+        let (pool, key) = (pool.clone(), entry.key.clone()?);
+        ledger.entry(&pool, &key)?;
         Some(UnreadableEntry { pool, key, error })
     });
     unreadable.collect()
