@@ -91,11 +91,14 @@ impl RolloutEvacuator {
     /// Runs until it is aborted.
     pub(super) async fn run(mut self) {
         loop {
-            let due = self.due();
+            let (mut due, mut due_at) = (self.due(), Instant::now());
             let is_idle = due.groups.is_empty();
-            for owner in due.groups.into_keys() {
+            let owners: Vec<_> = due.groups.keys().cloned().collect();
+            for owner in owners {
                 // The looks before may have taken long: a drain that has ended since restarts nothing.
-                let mut due = self.due();
+                if due_at.elapsed() >= MIN_INTERVAL {
+                    (due, due_at) = (self.due(), Instant::now());
+                }
                 let looks = due.groups.remove(&owner).unwrap_or_default();
                 if self.look(looks, &due.maintenances).await {
                     sleep(READ_PAUSE).await;
