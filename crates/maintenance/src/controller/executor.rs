@@ -88,12 +88,15 @@ impl Executor {
     async fn execute_in_span<'a>(&mut self, snapshot: &'a Snapshot, actions: Vec<Action>, now: Timestamp) -> Turn<'a> {
         let mut turn = Turn::new(snapshot);
         let mut objects: BTreeMap<_, Vec<Action>> = BTreeMap::new();
-        let (mut evacuations, mut finalizers) = (Vec::new(), Vec::new());
+        let (mut cancellations, mut requests, mut finalizers) = (Vec::new(), Vec::new(), Vec::new());
         for action in actions {
             match action {
                 Action::RecordEvent(event) => turn.events.entry(event.maintenance.clone()).or_default().push(event),
                 Action::RemoveFinalizer { .. } => finalizers.push(vec![action]),
-                Action::ChangeEvacuation { .. } => evacuations.push(vec![action]),
+                Action::ChangeEvacuation { ref change, .. } => match change {
+                    EvacuationChange::Delete | EvacuationChange::RemoveInstigator => cancellations.push(vec![action]),
+                    EvacuationChange::Create | EvacuationChange::AddInstigator => requests.push(vec![action]),
+                },
                 // Published; its pods could come back to a node that is not cordoned yet.
                 Action::UpdateNode { node, change } => {
                     if change.unschedulable == Some(true) {
@@ -112,12 +115,14 @@ impl Executor {
         }
         self.write_all(&mut turn, objects.into_values().collect(), now, Duration::MAX)
             .await;
-        evacuations.retain(|actions| !actions.iter().any(|action| turn.is_blocked(action)));
-        // Those that failed come last, the latest at the end, so that none whose requests hang keeps others from their turn.
-        let failed_at = |action: &Action| self.refused.get(action.evacuated_pod()?).map(|(at, _)| *at);
-        evacuations.sort_by_key(|actions| actions.iter().find_map(failed_at));
-        self.write_all(&mut turn, evacuations, now, EVACUATION_WRITES_LIMIT)
-            .await;
+        for mut evacuations in [cancellations, requests] {
+            evacuations.retain(|actions| !actions.iter().any(|action| turn.is_blocked(action)));
+            // Those that failed come last, the latest at the end, so that none whose requests hang keeps others from their turn.
+            let failed_at = |action: &Action| self.refused.get(action.evacuated_pod()?).map(|(at, _)| *at);
+            evacuations.sort_by_key(|actions| actions.iter().find_map(failed_at));
+            self.write_all(&mut turn, evacuations, now, EVACUATION_WRITES_LIMIT)
+                .await;
+        }
         self.write_all(&mut turn, finalizers, now, Duration::MAX).await;
         turn
     }
