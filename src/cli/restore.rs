@@ -85,7 +85,9 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         print_line(line);
     }
     let (unmatched, unreadable) = (unmatched.len(), unreadable.len());
-    if ours.is_empty() || arguments.dry_run {
+    // What cannot be read now may be read with a later list; whose it is may be of no interest where Nodes are named.
+    let may_be_read = unreadable > 0 && !are_nodes_named;
+    if arguments.dry_run || ours.is_empty() && !may_be_read {
         let unread = print_unread(report.unreadable_load_balancers.iter().map(|row| (&row.id, &row.why)));
         print_line(&match (ours.len(), unread, unreadable) {
             (0, 0, 0) => "Nothing is Down by headgate.".to_owned(),
@@ -102,7 +104,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     }
     refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
-        let question = format!("Restore these {} entries?", ours.len());
+        let question = format!("Restore these {} entries?", ours.len() + unreadable);
         confirm(&question, "nothing was restored").map_err(Failure::settings)?;
     }
     print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");
