@@ -161,8 +161,8 @@ stories: build-tools ## run the randomised stories of leaders, each with assumpt
 	PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --locked --profile fuzz -p headgate-maintenance --lib --test plan --test rollout
 
 .PHONY: model
-model: build-tools ## explore the model of the protocol, optimised
-	HEADGATE_PROVE=all cargo test --locked --profile fuzz -p headgate-controller --lib protocol -- --nocapture
+model: build-tools ## explore the models of the protocol and of the election, optimised
+	HEADGATE_PROVE=all cargo test --locked --profile fuzz -p headgate-controller -p headgate-kubernetes --lib -- protocol candidate::model --nocapture
 
 .PHONY: fault-points
 fault-points: build-tools ## disturb short stories at every fault point, optimised

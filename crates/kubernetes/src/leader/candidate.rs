@@ -654,4 +654,6 @@ fn write_request(record: ElectionRecord, inputs: Inputs) -> Action {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
