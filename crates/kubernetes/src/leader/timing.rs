@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 
 /// How long a candidate must observe a held Lease unchanged before it acquires it. A second less than client-go's default, so that
-/// another leads within 15 s of a leader's death.
+/// another leads within 15 s of the death of a leader whose term it has read.
 pub(super) const LEASE_DURATION: Duration = Duration::from_secs(14);
 /// How long a term is valid after the start of its last successful write. client-go's default.
 pub(super) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
