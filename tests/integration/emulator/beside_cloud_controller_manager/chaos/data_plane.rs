@@ -59,8 +59,13 @@ impl DataPlane {
             seed,
         };
         let mut backends = shared.backends.subscribe();
-        let first = backends.wait_for(|backends| !backends.rotation.is_empty()).await;
-        let in_force = vec![put_in_force(&network, first.unwrap().clone(), seed).await];
+        // Its own statement: while the value is borrowed, the observer cannot publish another.
+        let first = backends
+            .wait_for(|backends| !backends.rotation.is_empty())
+            .await
+            .unwrap()
+            .clone();
+        let in_force = vec![put_in_force(&network, first, seed).await];
         let clients = network.clients.spawn("clients", move || run(settings, clients_stopped));
         Self {
             clients: clients.unwrap(),
