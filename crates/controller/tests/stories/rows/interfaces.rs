@@ -260,8 +260,8 @@ async fn interface_lookups_leave_reads_for_a_down() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn restore_waits_for_slow_interface_lookups() {
+/// A cluster without a leader, in which the interface of a node is `Down`.
+async fn stopped_with_a_down() -> TestCluster {
     let mut resources = vec![empty_pool()];
     resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
     let mut cluster = TestCluster::with(3, &resources).await;
@@ -271,6 +271,12 @@ async fn restore_waits_for_slow_interface_lookups() {
         .await;
     sleep(5 * SECOND).await;
     cluster.stop().await;
+    cluster
+}
+
+#[tokio::test(start_paused = true)]
+async fn restore_waits_for_slow_interface_lookups() {
+    let cluster = stopped_with_a_down().await;
     cluster.fault("GET", "node-2-nic", None, &json!({"stall": "20s"}));
     let restored = cluster.restore().await;
     assert_eq!(
@@ -288,15 +294,7 @@ async fn restore_leaves_no_entry_unmentioned_whose_interface_cannot_be_read() {
         json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "m"}}}});
     let unavailable = json!({"answer": {"status": 503}});
     for (fault, times) in [(&forbidden, None), (&unavailable, None), (&unavailable, Some(4))] {
-        let mut resources = vec![empty_pool()];
-        resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
-        let mut cluster = TestCluster::with(3, &resources).await;
-        cluster.taint(2, &[DRAINING]);
-        cluster
-            .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
-            .await;
-        sleep(5 * SECOND).await;
-        cluster.stop().await;
+        let cluster = stopped_with_a_down().await;
         cluster.fault("GET", "node-2-nic", times, fault);
         let start = Instant::now();
         let outcome = cluster.restore().await;
