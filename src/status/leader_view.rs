@@ -52,7 +52,7 @@ impl StatusReport {
         };
         let local_pools = work.updater.as_ref().map(|updater| LocalPoolsSnapshot {
             is_active: true,
-            rows: rows_of(updater, now.mono),
+            rows: rows_of(updater),
             ..LocalPoolsSnapshot::default()
         });
         let snapshot = ClusterSnapshot {

@@ -220,25 +220,24 @@ pub(super) fn take_local_pools(
     };
     updater.observe(request.listing.load_balancers.values().map(observe).collect());
     updater.begin_tick(now);
-    updater.compare_some(now, usize::MAX);
     LocalPoolsSnapshot {
         is_active: true,
-        rows: rows(&updater, names, now),
+        rows: rows(&updater, names),
         ..LocalPoolsSnapshot::default()
     }
 }
 
 /// The rows of all Services of the leader's updater.
-pub(super) fn rows_of(updater: &SharedUpdater, now: Instant) -> Vec<LocalPoolRow> {
+pub(super) fn rows_of(updater: &SharedUpdater) -> Vec<LocalPoolRow> {
     let updater = updater.lock();
-    rows(&updater, updater.service_names(), now)
+    rows(&updater, updater.service_names())
 }
 
 /// The rows of these Services.
-fn rows(updater: &Updater, mut names: Vec<NamespacedName>, now: Instant) -> Vec<LocalPoolRow> {
+fn rows(updater: &Updater, mut names: Vec<NamespacedName>) -> Vec<LocalPoolRow> {
     names.sort();
     let nodes = updater.nodes();
-    let found = names.iter().filter_map(|name| updater.service_status(name, now));
+    let found = names.iter().filter_map(|name| updater.service_status(name));
     found.flat_map(|status| service_rows(status, &nodes)).collect()
 }
 

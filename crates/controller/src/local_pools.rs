@@ -42,7 +42,7 @@ pub use names::{base_name, is_rule_of, pool_name};
 pub use nodes::NodeIndex;
 pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, PoolKey};
 pub use placement::{Placement, PlacementSkip, PoolUnavailable, ServicePool, place};
-pub use queue::{DEFAULT_CAPACITY, Enqueued, OperationQueue};
+pub use queue::OperationQueue;
 pub use schedule::TickSchedule;
 pub use selection::{MemberSelection, MemberSkip, MemberSkipReason};
 pub use settle::{Settlement, UpdateOutcome, settle};

@@ -15,8 +15,6 @@ pub struct Counters {
     pub retried: u64,
     /// Operations that were dropped quietly: the Service is gone or has moved, or the pool is gone.
     pub dropped: u64,
-    /// Operations that a full queue did not take. A resync finds them again.
-    pub rejected: u64,
 }
 
 impl AddAssign for Counters {
@@ -25,7 +23,6 @@ impl AddAssign for Counters {
         self.failed += other.failed;
         self.retried += other.retried;
         self.dropped += other.dropped;
-        self.rejected += other.rejected;
     }
 }
 

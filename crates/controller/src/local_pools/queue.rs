@@ -15,27 +15,9 @@ use crate::local_pools::counters::QueueStatus;
 use crate::local_pools::operation::{DesiredMembers, Operation, OperationKey, PoolKey};
 use headgate_core::service::NamespacedName;
 
-/// The most operations that are queued or being processed, unless set otherwise. A cluster with 2,000 Local Services on 5
-/// load balancers has at most 20,000.
-pub const DEFAULT_CAPACITY: usize = 50_000;
-
-/// What became of an operation that was to be queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enqueued {
-    /// The operation is new in the queue.
-    Added,
-    /// It replaced one with other addresses.
-    Replaced,
-    /// One with the same addresses is queued or being processed; that one keeps its retries.
-    Unchanged,
-    /// The queue is full.
-    Rejected,
-}
-
-/// Pending updates.
-#[derive(Clone, Debug)]
+/// Pending updates, at most one for each pool of a Service.
+#[derive(Clone, Debug, Default)]
 pub struct OperationQueue {
-    capacity: usize,
     operations: BTreeMap<OperationKey, Operation>,
     /// What a tick has taken out and not settled.
     in_process: BTreeMap<PoolKey, Operation>,
@@ -43,44 +25,23 @@ pub struct OperationQueue {
     drains: u64,
 }
 
-impl Default for OperationQueue {
-    fn default() -> Self {
-        Self::new(DEFAULT_CAPACITY)
-    }
-}
-
 impl OperationQueue {
-    /// An empty queue for this many operations.
-    pub fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            operations: BTreeMap::new(),
-            in_process: BTreeMap::new(),
-            drains: 0,
-        }
-    }
-
-    /// Queues the members that a pool is to have.
-    pub fn enqueue(&mut self, key: OperationKey, members: DesiredMembers, now: Instant) -> Enqueued {
+    /// Queues the members that a pool is to have. An operation with the same addresses that is queued keeps its retries, and one that is
+    /// being processed suffices.
+    pub fn enqueue(&mut self, key: OperationKey, members: DesiredMembers, now: Instant) {
         if let Some(queued) = self.operations.get_mut(&key) {
             let is_same = queued.members.has_same_addresses(&members);
             // The nodes may have changed although their addresses have not: a drain signal, a name.
             queued.members = members;
-            if is_same {
-                return Enqueued::Unchanged;
+            if !is_same {
+                queued.retry_count = 0;
             }
-            queued.retry_count = 0;
-            return Enqueued::Replaced;
+            return;
         }
         let processed = self.processed(&key);
-        if processed.is_some_and(|processed| processed.members.has_same_addresses(&members)) {
-            return Enqueued::Unchanged;
+        if !processed.is_some_and(|processed| processed.members.has_same_addresses(&members)) {
+            self.operations.insert(key.clone(), Operation::new(key, members, now));
         }
-        if self.operations.len() + self.in_process.len() >= self.capacity {
-            return Enqueued::Rejected;
-        }
-        self.operations.insert(key.clone(), Operation::new(key, members, now));
-        Enqueued::Added
     }
 
     /// Removes the operations of a Service, parked ones included. One that is being processed is dropped when it is settled.

@@ -24,7 +24,7 @@ use crate::local_pools::nodes::NodeIndex;
 use crate::local_pools::objects::{EndpointSlice, Node};
 use crate::local_pools::operation::{Operation, OperationKey, PoolKey};
 use crate::local_pools::placement::{Placement, place};
-use crate::local_pools::queue::{DEFAULT_CAPACITY, OperationQueue};
+use crate::local_pools::queue::OperationQueue;
 use crate::local_pools::settle::{Settlement, UpdateOutcome, settle};
 use crate::pool::{LoadBalancerView, Observation};
 use headgate_core::service::{NamespacedName, Service};
@@ -50,8 +50,6 @@ pub struct UpdaterSettings {
     pub max_retries: u32,
     /// The load balancers with pools that are left alone.
     pub pre_configured: PreConfigured,
-    /// Maximum number of operations in the queue.
-    pub capacity: usize,
     /// After this time at the latest the load balancers are listed and every pool is compared again, and an update that was given up is
     /// tried again.
     pub resync_interval: Duration,
@@ -64,7 +62,6 @@ impl Default for UpdaterSettings {
             is_ready_required: false,
             max_retries: 3,
             pre_configured: PreConfigured::default(),
-            capacity: DEFAULT_CAPACITY,
             resync_interval: Duration::from_mins(5),
         }
     }
@@ -111,7 +108,7 @@ impl Updater {
             is_observation_new: false,
             listed: Listed::default(),
             placement: Placement::default(),
-            queue: OperationQueue::new(settings.capacity),
+            queue: OperationQueue::default(),
             due: BTreeMap::new(),
             given_up: GivenUp::default(),
             backlog: Backlog::default(),

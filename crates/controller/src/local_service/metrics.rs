@@ -36,7 +36,6 @@ pub struct Metrics {
     updates: ByLabel<Counter>,
     retries: Counter,
     dropped: Counter,
-    rejected: Counter,
     depth: Gauge,
     oldest_since: Gauge,
     parked: Gauge,
@@ -62,10 +61,6 @@ impl Metrics {
             dropped: table.metric(
                 "headgate_local_pools_dropped",
                 "Updates of Local Services' pools that were dropped, because the Service or the pool is gone or the Service has moved",
-            ),
-            rejected: table.metric(
-                "headgate_local_pools_rejected",
-                "Updates that a full queue did not take; the next tick finds them again",
             ),
             depth: table.metric(
                 "headgate_local_pools_queue_depth",
@@ -103,7 +98,6 @@ impl Metrics {
             .inc_by(now.failed.saturating_sub(before.failed));
         self.retries.inc_by(now.retried.saturating_sub(before.retried));
         self.dropped.inc_by(now.dropped.saturating_sub(before.dropped));
-        self.rejected.inc_by(now.rejected.saturating_sub(before.rejected));
     }
 
     /// The first 100 queued updates, by Service; empty on an instance that does not lead.

@@ -155,7 +155,7 @@ fn unknown_nodes_are_skipped_until_they_are_known() {
         .apply_slice(&slice("default/web-1", "web", &["n2", "new"]));
     world.tick();
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
-    let status = world.updater.service_status(&name("default/web"), world.now).unwrap();
+    let status = world.updater.service_status(&name("default/web")).unwrap();
     let skipped = &status.pools[0].desired.as_ref().unwrap().skipped;
     assert_eq!(skipped[0].reason.to_string(), "there is no Node of this name");
     world.updater.apply_node(node("new", &["10.0.1.1"]));
@@ -416,46 +416,17 @@ fn objects_missing_from_a_new_list_are_removed() {
     assert_eq!(world.updater.queue().len(), 1);
     world.updater.retain_services(&[].into());
     assert!(world.updater.queue().is_empty());
-    assert_eq!(world.updater.service_status(&name("default/web"), world.now), None);
+    assert_eq!(world.updater.service_status(&name("default/web")), None);
 }
 
 #[test]
-fn status_shows_desired_actual_pending_and_parked() {
+fn status_shows_desired_and_actual() {
     let mut world = world();
-    world.gets.push_back(crate::world::throttled(100));
-    world.tick();
-    let status = world.updater.service_status(&name("default/web"), world.now).unwrap();
+    let status = world.updater.service_status(&name("default/web")).unwrap();
     let [pool] = status.pools.as_slice() else {
         panic!("{status:?}")
     };
     assert_eq!(pool.actual, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
     assert_eq!(pool.desired.as_ref().unwrap().members.as_slice()[0].node.as_ref(), "n2");
-    assert_eq!((pool.is_pending, pool.retry_count), (true, 1));
-    assert_eq!(pool.parked_until, Some(world.now + std::time::Duration::from_secs(100)));
     assert!(status.skipped.is_empty());
-    world.now += std::time::Duration::from_secs(100);
-    world.updater.drain(world.now);
-    let status = world.updater.service_status(&name("default/web"), world.now).unwrap();
-    let pool = &status.pools[0];
-    assert_eq!(
-        (pool.is_pending, pool.retry_count, pool.parked_until),
-        (true, 1, None),
-        "it waits for a writer"
-    );
-}
-
-#[test]
-fn update_that_a_full_queue_has_no_place_for_is_counted() {
-    let mut world = World::with_pending_update(UpdaterSettings {
-        capacity: 1,
-        ..UpdaterSettings::default()
-    });
-    for service in ["api", "shop"] {
-        world.add_service(&format!("default/{service}"), &[], "lb");
-        let name = format!("default/{service}-1");
-        world.updater.apply_slice(&slice(&name, service, &["n2"]));
-    }
-    world.observe();
-    compare_all(&mut world.updater, world.now);
-    assert_eq!((world.updater.queue().len(), world.updater.counters().rejected), (1, 2));
 }

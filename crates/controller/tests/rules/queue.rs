@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_controller::local_pools::{
-    DesiredMember, DesiredMembers, Enqueued, Operation, OperationKey, OperationQueue, PoolKey,
+    DesiredMember, DesiredMembers, Operation, OperationKey, OperationQueue, PoolKey,
 };
 use headgate_core::service::NamespacedName;
 use tokio::time::Instant;
@@ -46,21 +46,18 @@ fn other_addresses_replace_and_keep_the_parking_time() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     let eligible_at = Some(now + Duration::from_mins(1));
     queue.requeue(retried("a", "p", &[1], 2, eligible_at));
-    assert_eq!(queue.enqueue(key("a", "p"), members(&[1]), now), Enqueued::Unchanged);
+    queue.enqueue(key("a", "p"), members(&[1]), now);
     assert_eq!(
         queue.get(&key("a", "p")).unwrap().retry_count,
         2,
         "the same addresses keep the retries"
     );
-    assert_eq!(queue.enqueue(key("a", "p"), members(&[2]), now), Enqueued::Replaced);
+    queue.enqueue(key("a", "p"), members(&[2]), now);
     let operation = queue.get(&key("a", "p")).unwrap();
     assert_eq!((operation.retry_count, operation.next_eligible_at), (0, eligible_at));
     assert_eq!(operation.members, members(&[2]));
-    assert_eq!(
-        queue.enqueue(key("a", "p"), members(&[]), now),
-        Enqueued::Replaced,
-        "by an empty set"
-    );
+    queue.enqueue(key("a", "p"), members(&[]), now);
+    assert_eq!(queue.get(&key("a", "p")).unwrap().members, members(&[]));
     assert_eq!((queue.len(), queue.is_empty()), (1, false));
 }
 
@@ -77,7 +74,7 @@ fn a_drain_signal_reaches_a_queued_operation_and_costs_no_budget() {
             ..member
         })
         .collect();
-    assert_eq!(queue.enqueue(key("a", "p"), draining.clone(), now), Enqueued::Unchanged);
+    queue.enqueue(key("a", "p"), draining.clone(), now);
     let operation = queue.get(&key("a", "p")).unwrap();
     assert_eq!((operation.retry_count, &operation.members), (2, &draining));
 }
@@ -88,11 +85,8 @@ fn removing_a_service_takes_all_its_operations_and_no_others() {
     for (service, pool) in [("a", "p"), ("a", "q"), ("ab", "p"), ("b", "p")] {
         queue.enqueue(key(service, pool), members(&[1]), now);
     }
-    assert_eq!(
-        queue.enqueue(key("A", "Q"), members(&[1]), now),
-        Enqueued::Unchanged,
-        "case does not matter"
-    );
+    queue.enqueue(key("A", "Q"), members(&[1]), now);
+    assert_eq!(queue.len(), 4, "case does not matter");
     queue.remove_service(&NamespacedName::new("default", "A"));
     assert_eq!(services(&queue), ["ab", "b"]);
 }
@@ -139,21 +133,6 @@ fn a_pool_whose_update_has_no_outcome_is_not_drained_again() {
     assert_eq!(drained[0].key.pool.pool(), "q");
     assert!(!queue.has_eligible(now));
     assert_eq!(services(&queue), ["a", "b"]);
-}
-
-#[test]
-fn a_full_queue_rejects_new_keys_only() {
-    let (mut queue, now) = (OperationQueue::new(2), Instant::now());
-    assert_eq!(queue.enqueue(key("a", "p"), members(&[1]), now), Enqueued::Added);
-    assert_eq!(queue.enqueue(key("b", "q"), members(&[1]), now), Enqueued::Added);
-    assert_eq!(queue.enqueue(key("c", "r"), members(&[1]), now), Enqueued::Rejected);
-    assert_eq!(queue.enqueue(key("a", "p"), members(&[2]), now), Enqueued::Replaced);
-    queue.drain(now);
-    assert_eq!(
-        queue.enqueue(key("c", "r"), members(&[1]), now),
-        Enqueued::Rejected,
-        "what is processed may come back"
-    );
 }
 
 #[test]

@@ -11,7 +11,6 @@ use super::{Updater, is_relevant};
 use crate::local_pools::difference::{Entry, MemberDifference, compare};
 use crate::local_pools::operation::{DesiredMembers, PoolKey};
 use crate::local_pools::placement::ServicePool;
-use crate::local_pools::queue::Enqueued;
 use crate::pool::PoolView;
 use headgate_core::service::NamespacedName;
 
@@ -80,8 +79,8 @@ impl Updater {
         };
         let is_wanted = self.queue.is_pending(key)
             || self.differs(&key.pool, &selected.members) && !self.given_up.holds(key, &selected.members, now);
-        if is_wanted && self.queue.enqueue(key.clone(), selected.members, now) == Enqueued::Rejected {
-            self.counters.rejected += 1;
+        if is_wanted {
+            self.queue.enqueue(key.clone(), selected.members, now);
         }
     }
 

@@ -2,8 +2,6 @@
 
 use std::net::IpAddr;
 
-use tokio::time::Instant;
-
 use super::Updater;
 use crate::local_pools::difference::{Entry, EntryAddress};
 use crate::local_pools::operation::PoolKey;
@@ -22,12 +20,6 @@ pub struct PoolStatus {
     pub desired: Option<MemberSelection>,
     /// The addresses that it had when it was read last, foreign ones included.
     pub actual: Vec<IpAddr>,
-    /// Whether an update is pending or being carried out.
-    pub is_pending: bool,
-    /// Retriable failures of the pending update so far.
-    pub retry_count: u32,
-    /// ARM asked to wait until then.
-    pub parked_until: Option<Instant>,
 }
 
 /// The state of a Local Service's pools.
@@ -48,7 +40,7 @@ impl Updater {
     }
 
     /// A Service and its pools. `None` where it is not a Local Service with pools of its own.
-    pub fn service_status(&self, service: &NamespacedName, now: Instant) -> Option<ServiceStatus> {
+    pub fn service_status(&self, service: &NamespacedName) -> Option<ServiceStatus> {
         self.index.service(service)?;
         let pools = self.placement.pools(service).iter().map(|pool| {
             let key = &pool.key;
@@ -60,20 +52,11 @@ impl Updater {
                 EntryAddress::Ip(address) => Some(address),
                 EntryAddress::Unreadable | EntryAddress::Missing => None,
             });
-            let operation = self.queue.get(key).or_else(|| {
-                let due = self.due.get(&key.pool);
-                due.filter(|due| due.key == *key)
-            });
             PoolStatus {
                 pool: key.pool.clone(),
                 family: pool.family,
                 desired: self.index.select(service, pool.family, self.settings.is_ready_required),
                 actual: actual.collect(),
-                is_pending: self.queue.is_pending(key),
-                retry_count: operation.map_or(0, |operation| operation.retry_count),
-                parked_until: operation
-                    .and_then(|operation| operation.next_eligible_at)
-                    .filter(|eligible_at| now < *eligible_at),
             }
         });
         let skipped = self.placement.skipped().iter().filter(|skip| skip.service == *service);
