@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_agent::spot::{EventsSnapshot, Timing, TrackedNotice};
 use headgate_core::node::{AzureNotice, NodeReport, Signal, SignalMatcher};
+use headgate_core::publish_if_changed;
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -127,11 +128,7 @@ async fn publish_signals(
     loop {
         let mut signals = snapshots.borrow_and_update().signals();
         signals.retain(|signal, _| counts(signal));
-        notices.send_if_modified(|current| {
-            let is_changed = *current != signals;
-            *current = signals;
-            is_changed
-        });
+        publish_if_changed(&notices, signals);
         if snapshots.changed().await.is_err() {
             // The poll ended: the agent stops, and aborts this task.
             return std::future::pending().await;

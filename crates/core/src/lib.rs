@@ -3,7 +3,10 @@
 
 pub mod clock;
 pub mod node;
+mod publish;
 pub mod service;
 pub mod settings;
 pub mod telemetry;
 pub mod throttle;
+
+pub use publish::publish_if_changed;

@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::count::{ConnectionCount, CountOrder};
+use headgate_core::publish_if_changed;
 
 /// The route of orders.
 pub const ORDER_PATH: &str = "/connections/order";
@@ -66,13 +67,7 @@ pub struct CountExchange {
 impl CountExchange {
     /// Replaces what is to be counted, `None` for nothing; returns whether that is something else than before.
     pub(super) fn order(&self, order: Option<CountOrder>) -> bool {
-        self.orders.send_if_modified(|current| {
-            let is_changed = current.as_deref() != order.as_ref();
-            if is_changed {
-                *current = order.map(Arc::new);
-            }
-            is_changed
-        })
+        publish_if_changed(&self.orders, order.map(Arc::new))
     }
 
     pub(super) fn counted(&self) -> watch::Receiver<Option<Counted>> {

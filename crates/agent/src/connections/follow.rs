@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use headgate_core::clock::Clock;
 use headgate_core::node::{CONNECTIONS_CONDITION, MarkerFact, Node, NodeObjectState, NodeReport, Source};
+use headgate_core::publish_if_changed;
 use headgate_kubernetes::{
     Decoded, EventKind, EventSink, FieldIntents, LOAD_BALANCER_SERVICES, NodeIntent, ObjectStore, WatchFailure,
     WatchReporter, WatchStream, condition_intent, split_list, watch_events, with_selection_fallback,
@@ -176,11 +177,7 @@ impl ConnectionsTask {
                 self.report_cut(&view, &report, "its Node was deleted");
             }
             was_present = report.object_state == NodeObjectState::Present;
-            self.view.send_if_modified(|current| {
-                let is_changed = *current != view;
-                *current = view;
-                is_changed
-            });
+            publish_if_changed(&self.view, view);
             if is_signalled && services.is_none() {
                 services = Some(WatchedServices::start(&self.client, (self.reporter)()).await);
                 continue;

@@ -15,6 +15,7 @@ use headgate_core::node::NodeObject;
 use headgate_core::node::NodeReader;
 use headgate_core::node::NodeReport;
 use headgate_core::node::SignalRules;
+use headgate_core::publish_if_changed;
 
 use super::metrics::Metrics;
 
@@ -79,11 +80,7 @@ pub async fn watch_own_node(
 /// Publishes a report if it differs from the current one. Health answers read it, so no line of the log is written under its lock.
 fn publish(reports: &watch::Sender<NodeReport>, name: &str, report: NodeReport) {
     let (before, after) = (reports.borrow().object_state, report.object_state);
-    reports.send_if_modified(|current| {
-        let is_new = *current != report;
-        *current = report;
-        is_new
-    });
+    publish_if_changed(reports, report);
     if before != after {
         let (before, after) = (before.as_str(), after.as_str());
         tracing::info!(node = name, before, after, "state of the Node object changed");

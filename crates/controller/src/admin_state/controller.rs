@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_core::publish_if_changed;
 use headgate_core::telemetry::warn_if;
 use headgate_kubernetes::leader::{ArmLock, Term};
 use headgate_kubernetes::{EventSink, node_reference};
@@ -447,7 +448,7 @@ impl Controller<'_> {
         let previous = published.map(|published| Arc::clone(&published.borrow()));
         let traffic = Arc::new(reads.prove(&previous.unwrap_or_default()));
         if let Some(published) = published {
-            publish(published, Arc::clone(&traffic));
+            publish_if_changed(published, Arc::clone(&traffic));
         }
         self.context.marker.as_ref()?;
         let evaluation = evaluate_markers(&MarkerInputs {
@@ -455,7 +456,7 @@ impl Controller<'_> {
             traffic: &traffic,
             started_at: self.started_at,
         });
-        publish(&self.markers, Arc::new(evaluation.markers));
+        publish_if_changed(&self.markers, Arc::new(evaluation.markers));
         evaluation.next_at
     }
 
@@ -496,13 +497,7 @@ impl Controller<'_> {
         for event in events {
             self.record_event(event);
         }
-        self.holds.send_if_modified(|published| {
-            let is_changed = published.as_deref() != Some(&holds);
-            if is_changed {
-                *published = Some(Arc::new(holds));
-            }
-            is_changed
-        });
+        publish_if_changed(&self.holds, Some(Arc::new(holds)));
     }
 
     /// The load balancers without a plan of this term, or since the Nodes were stale, and those about which a recorded hold is all that
@@ -574,15 +569,4 @@ impl Controller<'_> {
         let mut statuses = self.load_balancers.values().map(|writer| writer.status.borrow());
         statuses.all(|status| status.unsent_changes == 0 && status.has_planned(targets.generation))
     }
-}
-
-/// Publishes the value if it differs from the last one.
-fn publish<T: PartialEq>(sender: &watch::Sender<Arc<T>>, value: Arc<T>) {
-    sender.send_if_modified(|published| {
-        let is_changed = *published != value;
-        if is_changed {
-            *published = value;
-        }
-        is_changed
-    });
 }

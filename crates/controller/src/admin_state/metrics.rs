@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use headgate_core::publish_if_changed;
 use headgate_core::telemetry::{Gauges, MetricTable};
 use headgate_kubernetes::WatchErrorCounter;
 use jiff::Timestamp;
@@ -81,11 +82,7 @@ impl Metrics {
     }
 
     pub(super) fn set_gauges(&self, values: GaugeValues) {
-        self.gauges.send_if_modified(|current| {
-            let is_changed = *current != values;
-            *current = values;
-            is_changed
-        });
+        publish_if_changed(&self.gauges, values);
     }
 }
 

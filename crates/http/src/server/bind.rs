@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::metrics::Metrics;
+use headgate_core::publish_if_changed;
 
 /// Time between two attempts to bind (upstream: kube-proxy's health server).
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -80,11 +81,7 @@ impl Binder {
             };
             metrics.bind_failures.inc();
             let failed = BindState::Failed(error.to_string());
-            let is_new = self.state.send_if_modified(|state| {
-                let is_new = *state != failed;
-                *state = failed;
-                is_new
-            });
+            let is_new = publish_if_changed(&self.state, failed);
             if self.hard_fail {
                 return Err(io::Error::new(
                     error.kind(),

@@ -15,6 +15,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_core::clock::whole_seconds;
 use headgate_core::node::Node;
+use headgate_core::publish_if_changed;
 use headgate_core::settings::is_subdomain;
 use headgate_core::telemetry::{ReconcileSpan, warn_if};
 use headgate_kubernetes::Decoded;
@@ -255,11 +256,7 @@ impl EvacuationController {
             .values()
             .filter_map(|memory| memory.located_on.clone())
             .collect();
-        self.caches.located_nodes.send_if_modified(|known| {
-            let is_changed = *known != located;
-            *known = located;
-            is_changed
-        });
+        publish_if_changed(&self.caches.located_nodes, located);
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use headgate_core::clock::Moment;
 use headgate_core::node::Node;
+use headgate_core::publish_if_changed;
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::{NodeField, Objects};
 use jiff::Timestamp;
@@ -197,11 +198,7 @@ impl MaintenanceController {
             nodes.filter(is_planned).cloned().collect()
         };
         let maintained = maintained_nodes(&maintenances, &nodes, self.context.max_concurrent_nodes);
-        self.caches.maintained_nodes.send_if_modified(|known| {
-            let is_changed = *known != maintained;
-            known.clone_from(&maintained);
-            is_changed
-        });
+        publish_if_changed(&self.caches.maintained_nodes, maintained.clone());
         let pods = {
             let pods = self.caches.pods.borrow_and_update();
             if !pods.has_all(&maintained) {

@@ -5,6 +5,7 @@
 //! Services never share a port; the first one keeps it. After a port is closed, connections that are still open get
 //! 503. When the process stops, all ports are handed over to the next process as the health port is.
 
+use headgate_core::publish_if_changed;
 use headgate_core::service::{IpFamily, NamespacedName};
 use std::collections::BTreeMap;
 use std::io;
@@ -271,11 +272,7 @@ impl<S: Sockets> NodePortServer<S> {
                 .collect(),
             failed,
         };
-        self.state.send_if_modified(|state| {
-            let is_new = *state != ports;
-            *state = ports;
-            is_new
-        });
+        publish_if_changed(&self.state, ports);
     }
 }
 
