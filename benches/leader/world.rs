@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{TryStreamExt as _, stream};
+use headgate_core::clock::Clock;
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process;
-use jiff::Timestamp;
+use headgate_test_kubernetes::{CCM, OtherProcess, SHARED_LEASE};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -28,9 +28,6 @@ use crate::documents::{SIGNAL, leaders_node, node};
 const AT_ONCE: usize = 16;
 /// Time within which a leader must release the shared Lease.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The name of the shared Lease.
-const LOCK: &str = "aks-managed-resource-locker";
-const OTHER: &str = "cloud-controller-manager";
 
 /// The running world.
 pub(crate) struct World {
@@ -150,36 +147,24 @@ impl World {
     /// Acquires the ARM Lease for another writer once it is free, as cloud-controller-manager does around a reconcile.
     pub(crate) async fn take_lock(&self) -> anyhow::Result<()> {
         self.lock_free().await?;
-        let now = Some(MicroTime(Timestamp::now()));
-        let mut lease = self.locks().get_opt(LOCK).await?.unwrap_or_default();
-        lease.metadata.name = Some(LOCK.to_owned());
-        let spec = lease.spec.get_or_insert_default();
-        spec.lease_duration_seconds = Some(900);
-        spec.holder_identity = Some(OTHER.to_owned());
-        (spec.renew_time, spec.acquire_time) = (now.clone(), now);
-        self.write_lock(&lease).await
+        self.other_process().lock(CCM).await.map_err(anyhow::Error::msg)?;
+        Ok(())
     }
 
     /// Releases the ARM Lease.
     pub(crate) async fn release_lock(&self) -> anyhow::Result<()> {
-        let mut lease = self.locks().get(LOCK).await?;
-        lease.spec.get_or_insert_default().holder_identity = Some(String::new());
-        let annotations = lease.metadata.annotations.get_or_insert_default();
-        annotations.insert(format!("{LOCK}-previous-holder"), OTHER.to_owned());
-        self.write_lock(&lease).await
-    }
-
-    /// The holder of the ARM Lease.
-    pub(crate) async fn lock_holder(&self) -> anyhow::Result<Option<String>> {
-        let lease = self.locks().get_opt(LOCK).await?;
-        let holder = lease.and_then(|lease| lease.spec?.holder_identity);
-        Ok(holder.filter(|holder| !holder.is_empty()))
+        Ok(self.other_process().unlock(CCM).await?)
     }
 
     /// Waits until the ARM Lease is free.
     pub(crate) async fn lock_free(&self) -> anyhow::Result<()> {
+        let leases = Api::<Lease>::namespaced(self.client.clone(), "kube-system");
         let looking = async {
-            while self.lock_holder().await?.is_some() {
+            while let Some(lease) = leases.get_opt(SHARED_LEASE).await?
+                && lease
+                    .spec
+                    .is_some_and(|spec| spec.holder_identity.is_some_and(|holder| !holder.is_empty()))
+            {
                 sleep(Duration::from_millis(20)).await;
             }
             anyhow::Ok(())
@@ -189,19 +174,8 @@ impl World {
             .context("the ARM Lease is not given back")?
     }
 
-    async fn write_lock(&self, lease: &Lease) -> anyhow::Result<()> {
-        let params = PostParams::default();
-        if lease.metadata.resource_version.is_some() {
-            self.locks().replace(LOCK, &params, lease).await
-        } else {
-            self.locks().create(&params, lease).await
-        }
-        .map(drop)
-        .context("writing the ARM Lease")
-    }
-
-    fn locks(&self) -> Api<Lease> {
-        Api::namespaced(self.client.clone(), "kube-system")
+    fn other_process(&self) -> OtherProcess {
+        OtherProcess::new(self.client.clone(), SHARED_LEASE, Clock::System)
     }
 }
 

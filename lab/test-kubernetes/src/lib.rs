@@ -24,6 +24,7 @@ mod random;
 mod recorded_spans;
 mod schema_values;
 mod scratch;
+mod shared_lease;
 
 use std::fmt;
 use std::time::Duration;
@@ -46,6 +47,7 @@ pub use random::{Random, fixed_seeds, number_from, run_seeds};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};
 pub use schema_values::{Sample, samples};
 pub use scratch::scratch;
+pub use shared_lease::{CCM, OtherProcess, SHARED_LEASE};
 
 /// A sink of the leader on `node`, whose events are written as long as the test runs.
 pub fn event_sink(client: Client, node: &str) -> EventSink {

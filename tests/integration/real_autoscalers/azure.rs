@@ -4,12 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_test_kubernetes::scratch;
+use headgate_core::clock::Clock;
+use headgate_test_kubernetes::{CCM, OtherProcess, SHARED_LEASE, scratch};
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -21,9 +19,6 @@ const API_VERSION: &str = "2025-05-01";
 /// Attempts to write the pool beside headgate.
 const MAX_ATTEMPTS: usize = 100;
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// The Lease that cloud-controller-manager holds around its writes, and its name there.
-const LOCK: &str = "aks-managed-resource-locker";
-const HOLDER: &str = "cloud-controller-manager";
 
 /// The emulator and the files of headgate for it.
 pub(super) struct Azure {
@@ -58,33 +53,6 @@ async fn exchange(address: SocketAddr, method: &str, path: &str, headers: &str, 
     http::exchange(address, request.as_bytes()).await.unwrap()
 }
 
-/// Takes the shared Lease as cloud-controller-manager does, or releases it; returns whether it could.
-async fn set_holder(leases: &Api<Lease>, is_held: bool) -> bool {
-    let found = leases.get_opt(LOCK).await.unwrap();
-    let is_new = found.is_none();
-    let mut lease = found.unwrap_or_default();
-    lease.metadata.name = Some(LOCK.to_owned());
-    let spec = lease.spec.get_or_insert_default();
-    let holder = spec.holder_identity.clone().unwrap_or_default();
-    if holder != if is_held { "" } else { HOLDER } {
-        return false;
-    }
-    spec.holder_identity = Some(if is_held { HOLDER } else { "" }.to_owned());
-    spec.lease_duration_seconds = Some(900);
-    spec.renew_time = Some(MicroTime(Timestamp::now()));
-    spec.acquire_time = Some(MicroTime(Timestamp::now()));
-    if !is_held {
-        let annotations = lease.metadata.annotations.get_or_insert_default();
-        annotations.insert(format!("{LOCK}-previous-holder"), HOLDER.to_owned());
-    }
-    let params = PostParams::default();
-    if is_new {
-        leases.create(&params, &lease).await.is_ok()
-    } else {
-        leases.replace(LOCK, &params, &lease).await.is_ok()
-    }
-}
-
 impl Azure {
     /// Starts the emulator. Each write takes `operation_delay`.
     pub(super) async fn start(operation_delay: &str) -> Self {
@@ -113,12 +81,13 @@ impl Azure {
     /// Adds a node to the pool, unless it has it, while it holds the shared Lease: headgate reads the pool when that is released.
     pub(super) async fn add_member(&self, client: &Client, node: &str, address: &str) {
         let _one = self.pool.lock().await;
-        let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
-        while !set_holder(&leases, true).await {
+        let manager = OtherProcess::new(client.clone(), SHARED_LEASE, Clock::System);
+        while manager.lock(CCM).await.is_err() {
             sleep(RETRY_INTERVAL).await;
         }
         self.write_member(node, address).await;
-        assert!(set_holder(&leases, false).await, "the Lease is not released");
+        assert_eq!(manager.holder().await, CCM, "in its hold");
+        manager.unlock(CCM).await.expect("the Lease is released");
     }
 
     async fn write_member(&self, node: &str, address: &str) {

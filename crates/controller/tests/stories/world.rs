@@ -17,14 +17,12 @@ use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
 use headgate_core::node::{SignalRules, TrafficByNode};
-use headgate_test_kubernetes::{FakeApi, ProcessPoints};
+use headgate_test_kubernetes::{CCM, FakeApi, OtherProcess, ProcessPoints, SHARED_LEASE};
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request, Response};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use k8s_openapi::api::events::v1::Event;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -411,61 +409,20 @@ impl World {
         self.emulator.call(request, BASE).await.unwrap()
     }
 
-    fn arm_leases(&self) -> Api<Lease> {
-        Api::namespaced(self.client.clone(), "kube-system")
+    fn other_process(&self) -> OtherProcess {
+        OtherProcess::new(self.client.clone(), SHARED_LEASE, self.clock.clone())
     }
 
     /// Acquires the shared Lease as cloud-controller-manager does; returns whether it was free.
     pub(crate) async fn take_arm_lease(&self) -> bool {
-        let name = "aks-managed-resource-locker";
-        let now = self.clock.now().wall;
-        let Ok(found) = self.arm_leases().get_opt(name).await else {
-            return false;
-        };
-        let mut lease = found.clone().unwrap_or_default();
-        lease.metadata.name = Some(name.to_owned());
-        let spec = lease.spec.get_or_insert_default();
-        let held = spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty());
-        let valid = spec
-            .renew_time
-            .as_ref()
-            .is_some_and(|renewed| now.duration_since(renewed.0).as_secs() < 900);
-        if held && valid {
-            return false;
-        }
-        spec.lease_duration_seconds = Some(900);
-        spec.holder_identity = Some("cloud-controller-manager".to_owned());
-        spec.renew_time = Some(MicroTime(now));
-        spec.acquire_time = Some(MicroTime(now));
-        let params = PostParams::default();
-        let written = if found.is_some() {
-            self.arm_leases().replace(name, &params, &lease).await
-        } else {
-            self.arm_leases().create(&params, &lease).await
-        };
-        written.is_ok()
+        self.other_process().lock(CCM).await.is_ok()
     }
 
-    /// Releases the shared Lease as cloud-controller-manager does.
+    /// Releases the shared Lease as cloud-controller-manager does. Only an API server that is away prevents it.
     pub(crate) async fn release_arm_lease(&self) {
-        let name = "aks-managed-resource-locker";
-        let Ok(Some(mut lease)) = self.arm_leases().get_opt(name).await else {
-            return;
-        };
-        let spec = lease.spec.get_or_insert_default();
-        if spec.holder_identity.as_deref() != Some("cloud-controller-manager") {
-            return;
+        if let Err(kube::Error::Api(refusal)) = self.other_process().unlock(CCM).await {
+            panic!("{refusal}");
         }
-        spec.holder_identity = Some(String::new());
-        let annotations = lease.metadata.annotations.get_or_insert_default();
-        annotations.insert(
-            "aks-managed-resource-locker-previous-holder".to_owned(),
-            "cloud-controller-manager".to_owned(),
-        );
-        self.arm_leases()
-            .replace(name, &PostParams::default(), &lease)
-            .await
-            .unwrap();
     }
 
     /// The PUTs so far, from the journal of the emulator.

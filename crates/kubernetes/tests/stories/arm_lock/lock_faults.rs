@@ -2,13 +2,13 @@
 
 use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::{ArmLock, LockError, LockMetrics};
-use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest};
+use headgate_test_kubernetes::{CCM, ClientFaults, FakeApi, Fault, OtherProcess, RecordedRequest};
 use hyper::Method;
 use k8s_openapi::api::coordination::v1::Lease;
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::lock_fixture::{CCM, Locker, NAMESPACE, OtherProcess, SECOND};
+use super::lock_fixture::{Locker, NAMESPACE, SECOND};
 
 const LEASE: &str = "aks-managed-resource-locker";
 

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::{LockError, LockGuard};
-use headgate_test_kubernetes::FakeApi;
-use headgate_test_kubernetes::control_plane;
+use headgate_test_kubernetes::{CCM, FakeApi, OtherProcess, control_plane};
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::lock_fixture::{CCM, Locker, OtherProcess, SECOND, soon};
+use super::lock_fixture::{Locker, SECOND, soon};
 
 /// One API, and the Lease of one case on it.
 struct Fixture {

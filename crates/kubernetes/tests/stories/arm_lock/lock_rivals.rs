@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_test_kubernetes::FakeApi;
-use headgate_test_kubernetes::control_plane;
+use headgate_test_kubernetes::{CCM, FakeApi, OtherProcess, control_plane};
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::lock_fixture::{CCM, Locker, OtherProcess, SECOND};
+use super::lock_fixture::{Locker, SECOND};
 
 /// Detects two holders at once, and counts the holds.
 #[derive(Default)]

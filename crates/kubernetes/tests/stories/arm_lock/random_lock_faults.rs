@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::ArmLock;
-use headgate_test_kubernetes::{FakeApi, Fault};
+use headgate_test_kubernetes::{CCM, FakeApi, Fault, OtherProcess};
 use k8s_openapi::api::coordination::v1::Lease;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::run_paused;
 
-use super::lock_fixture::{CCM, Locker, NAMESPACE, OtherProcess, SECOND};
+use super::lock_fixture::{Locker, NAMESPACE, SECOND};
 
 const LEASE: &str = "lock-random";
 
