@@ -4,9 +4,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate_test_kubernetes::{assert_contains, eventually, lab_program, met};
+use serde_json::{Value, json};
 
 use self::emulator_process::Emulator;
-use crate::harness::http::{Connection, exchange, get};
+use crate::harness::http::{Connection, control, exchange};
 
 mod clients;
 mod cloud_controller_manager;
@@ -23,19 +24,14 @@ async fn the_emulator_waits_for_no_connection_and_no_request_when_it_stops() {
     kept_open.response().await.unwrap();
 
     // Another request is answered ten minutes later, long after the time for the stop.
-    let rule = r#"{"match": {"path": "^/slow"}, "action": {"stall": "10m"}}"#;
-    let head = format!(
-        "POST /emulator/v1/faults HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
-        rule.len()
-    );
-    let added = exchange(emulator.control, format!("{head}{rule}").as_bytes())
-        .await
-        .unwrap();
-    assert_eq!(added.status, 201, "{}", added.text());
+    let rule = json!({"match": {"path": "^/slow"}, "action": {"stall": "10m"}});
+    control(emulator.control, "POST", "faults", &rule).await;
     let mut stalled = Connection::open(emulator.arm).await.unwrap();
     stalled.send(b"GET /slow HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
     eventually(Duration::from_mins(1), "the request is received", async || {
-        let journal = get(emulator.control, "/emulator/v1/journal").await.unwrap().text();
+        let journal = control(emulator.control, "GET", "journal", &Value::Null)
+            .await
+            .to_string();
         met(journal.contains("/slow"), journal)
     })
     .await;
@@ -139,21 +135,13 @@ async fn a_body_of_more_than_four_mebibytes_is_refused_with_413() {
 #[tokio::test]
 async fn the_emulator_stops_at_once_during_a_stalled_response() {
     let emulator = Emulator::start(&[]).await;
-    let rule = r#"{"action": {"stall": "10m"}}"#;
-    let request = format!(
-        "POST /emulator/v1/faults HTTP/1.1\r\nHost: c\r\nContent-Length: {}\r\n\r\n{rule}",
-        rule.len()
-    );
-    let control = emulator.control;
-    assert_eq!(exchange(control, request.as_bytes()).await.unwrap().status, 201);
+    let rule = json!({"action": {"stall": "10m"}});
+    control(emulator.control, "POST", "faults", &rule).await;
     let mut stalled = Connection::open(emulator.arm).await.unwrap();
     stalled.send(b"GET / HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
-    let journal = "GET /emulator/v1/journal HTTP/1.1\r\nHost: c\r\n\r\n";
     eventually(Duration::from_secs(20), "the request in the journal", async || {
-        let journal = exchange(control, journal.as_bytes())
-            .await
-            .map_err(|error| error.to_string())?;
-        let entries = journal.json()["entries"].as_array().map_or(0, Vec::len);
+        let journal = control(emulator.control, "GET", "journal", &Value::Null).await;
+        let entries = journal["entries"].as_array().map_or(0, Vec::len);
         met(entries == 1, format!("{entries} entries"))
     })
     .await;

@@ -107,9 +107,7 @@ impl Controller {
 
 /// The admin state of node-1's entry, read without ARM.
 async fn admin_state(emulator: &Emulator) -> String {
-    let answer = http::get(emulator.control, "/emulator/v1/state").await.unwrap();
-    let text = answer.text();
-    let all: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+    let all = http::control(emulator.control, "GET", "state", &Value::Null).await;
     let found = all["resources"].as_array().unwrap_or_else(|| panic!("{all}"));
     let pools = found.iter().find(|resource| {
         resource["id"]

@@ -51,13 +51,7 @@ impl Cluster {
         let seed = logs.join("seed.json");
         std::fs::write(&seed, seed::seed().to_string()).unwrap();
         let emulator = Emulator::start_with_seed(&seed, &[]).await;
-        let fault = seed::fault().to_string();
-        let fault = format!(
-            "POST /emulator/v1/faults HTTP/1.1\r\nHost: emulator\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{fault}",
-            fault.len()
-        );
-        let answer = http::exchange(emulator.control, fault.as_bytes()).await.unwrap();
-        assert!(answer.status < 300, "{answer:?}");
+        http::control(emulator.control, "POST", "faults", &seed::fault()).await;
 
         let cluster = Self {
             controllers: RefCell::new(controllers(&emulator, control_plane.kubeconfig(), &logs)),

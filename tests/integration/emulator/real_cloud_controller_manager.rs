@@ -155,7 +155,7 @@ impl Fixture {
     }
 
     pub(super) async fn control(&self, method: &str, path: &str, body: &Value) -> Value {
-        control(self.emulator.control, method, path, body).await
+        http::control(self.emulator.control, method, path, body).await
     }
 
     /// Adds a fault for the manager's next PUT of this path.
@@ -165,26 +165,10 @@ impl Fixture {
     }
 }
 
-/// A request to the control API of an emulator.
-pub(super) async fn control(address: SocketAddr, method: &str, path: &str, body: &Value) -> Value {
-    let body = body.to_string();
-    let request = format!(
-        "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    let answer = http::exchange(address, request.as_bytes()).await.unwrap();
-    assert_eq!(answer.status / 100, 2, "{method} {path}: {}", answer.text());
-    if answer.text().is_empty() {
-        Value::Null
-    } else {
-        answer.json()
-    }
-}
-
 /// The network resources of a kind, read from the control API.
 pub(super) async fn resources(address: SocketAddr, kind: &str) -> Vec<Value> {
     let prefix = format!("{GROUP}/Microsoft.Network/{kind}/");
-    let mut state = control(address, "GET", "state", &Value::Null).await;
+    let mut state = http::control(address, "GET", "state", &Value::Null).await;
     let Value::Array(mut all) = state["resources"].take() else {
         panic!("{state}");
     };

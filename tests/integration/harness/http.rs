@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -36,7 +37,7 @@ impl Response {
     }
 
     /// The body, parsed as JSON.
-    pub(crate) fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 }
@@ -53,9 +54,25 @@ pub(crate) async fn get_from(source: Option<Ipv4Addr>, address: SocketAddr, path
 }
 
 /// `/statusz` of a process as JSON.
-pub(crate) async fn statusz(address: SocketAddr) -> serde_json::Value {
+pub(crate) async fn statusz(address: SocketAddr) -> Value {
     let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
     exchange(address, request).await.unwrap().json()
+}
+
+/// A request to the control API of an emulator; its answer as JSON.
+pub(crate) async fn control(address: SocketAddr, method: &str, path: &str, body: &Value) -> Value {
+    let body = body.to_string();
+    let request = format!(
+        "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = exchange(address, request.as_bytes()).await.unwrap();
+    assert_eq!(answer.status / 100, 2, "{method} {path}: {}", answer.text());
+    if answer.body.is_empty() {
+        Value::Null
+    } else {
+        answer.json()
+    }
 }
 
 /// Sends these bytes on a new connection and reads one response.

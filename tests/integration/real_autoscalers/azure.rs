@@ -72,10 +72,7 @@ impl Azure {
     }
 
     async fn control(&self, path: &str) -> Value {
-        let path = format!("/emulator/v1/{path}");
-        let answer = exchange(self.emulator.control, "GET", &path, "", &Value::Null).await;
-        assert_eq!(answer.status / 100, 2, "{path}: {}", answer.text());
-        answer.json()
+        http::control(self.emulator.control, "GET", path, &Value::Null).await
     }
 
     /// Adds a node to the pool, unless it has it, while it holds the shared Lease: headgate reads the pool when that is released.

@@ -206,14 +206,7 @@ async fn the_pool_of_the_local_service_follows_its_endpoints() {
         .find(|line| line.contains("/emulator/v1/faults -d '"))
         .unwrap();
     let rule = refusal.split("-d '").nth(1).unwrap().trim_end_matches('\'');
-    let head = format!(
-        "POST /emulator/v1/faults HTTP/1.1\r\nHost: {control}\r\nContent-Length: {}",
-        rule.len()
-    );
-    let answer = http::exchange(control, format!("{head}\r\n\r\n{rule}").as_bytes())
-        .await
-        .unwrap();
-    assert_eq!(answer.status / 100, 2, "{}", answer.text());
+    http::control(control, "POST", "faults", &serde_json::from_str(rule).unwrap()).await;
     let reported = async |reason: &str, at_least: u64| {
         let selector = format!("involvedObject.name=web,reason={reason}");
         eventually(Duration::from_secs(10), reason, async || {

@@ -158,8 +158,8 @@ impl World {
 
     /// A token for ARM.
     pub(super) async fn token(&self) -> String {
-        let answer = http::get(self.emulator.control, "/emulator/v1/token").await.unwrap();
-        answer.json()["token"].as_str().unwrap().to_owned()
+        let answer = self.control("GET", "token", &Value::Null).await;
+        answer["token"].as_str().unwrap().to_owned()
     }
 
     /// Sets these entries of a pool Down, as another client of ARM.
@@ -201,14 +201,8 @@ impl World {
         self.control("POST", "faults", &rule).await;
     }
 
-    async fn control(&self, method: &str, path: &str, body: &Value) {
-        let (control, body) = (self.emulator.control, body.to_string());
-        let request = format!(
-            "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {control}\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let answer = http::exchange(control, request.as_bytes()).await.unwrap();
-        assert_eq!(answer.status / 100, 2, "{}", answer.text());
+    async fn control(&self, method: &str, path: &str, body: &Value) -> Value {
+        http::control(self.emulator.control, method, path, body).await
     }
 
     /// The entries of the cluster's load balancer that are Down, by pool.
@@ -218,10 +212,7 @@ impl World {
 
     /// The entries of a load balancer that are Down, by pool.
     pub(super) async fn down_in(&self, load_balancer: &str) -> BTreeMap<String, Vec<String>> {
-        let state = http::get(self.emulator.control, "/emulator/v1/state")
-            .await
-            .unwrap()
-            .json();
+        let state = self.control("GET", "state", &Value::Null).await;
         let ours =
             |found: &&Value| found["name"] == load_balancer && found["type"] == "Microsoft.Network/loadBalancers";
         let found = state["resources"]
@@ -250,8 +241,8 @@ impl World {
 
     /// The number of writes of pools so far.
     pub(super) async fn writes(&self) -> usize {
-        let path = "/emulator/v1/journal?limit=1000&method=PUT";
-        let journal = http::get(self.emulator.control, path).await.unwrap().json();
+        let path = "journal?limit=1000&method=PUT";
+        let journal = self.control("GET", path, &Value::Null).await;
         journal["entries"].as_array().unwrap().len()
     }
 

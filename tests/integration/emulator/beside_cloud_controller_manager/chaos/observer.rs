@@ -12,11 +12,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::super::super::real_cloud_controller_manager::{CLUSTER, control, resources};
+use super::super::super::real_cloud_controller_manager::{CLUSTER, resources};
 use crate::chaos::Violation;
 use crate::chaos::connections::Backends;
 use crate::chaos::history::{Event, from_audit, from_journal};
 use crate::chaos::rules::{Observations, World};
+use crate::harness::http;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 const JOURNAL_INTERVAL: Duration = Duration::from_millis(500);
@@ -94,7 +95,7 @@ impl Shared {
     /// Reads a page of the journal, up to the first request that is still open; returns whether there may be more.
     async fn read_journal(&self, position: &mut u64) -> bool {
         let path = format!("journal?after={position}&limit=1000&path=/loadBalancers/");
-        let page = control(self.emulator, "GET", &path, &Value::Null).await;
+        let page = http::control(self.emulator, "GET", &path, &Value::Null).await;
         assert_eq!(page["dropped"], 0, "the journal is read too seldom");
         let entries = page["entries"].as_array().unwrap();
         let mut history = self.history.lock().unwrap();
