@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headgate_azure_emulator::probed_load_balancer;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, last_log_lines};
 use headgate_test_kubernetes::{eventually, kubectl, met, own_cluster, scratch};
@@ -32,19 +33,11 @@ const LOAD_BALANCER: &str =
 
 /// A load balancer with both nodes in its pool, and the identity of the controller.
 fn seed() -> Value {
-    let inside = |kind: &str, name: &str| json!({"id": format!("{LOAD_BALANCER}/{kind}/{name}")});
     let entry = |number: usize| json!({"name": format!("node-{number}"), "properties": {"ipAddress": format!("10.0.0.{number}")}});
+    let pool = ("kubernetes", json!([entry(1), entry(2)]));
     json!({
         "identity": {"accounts": [{"tenantId": TENANT, "clientId": APPLICATION, "clientSecret": "a secret"}]},
-        "resources": [{"id": LOAD_BALANCER, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
-            "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
-            "backendAddressPools": [{"name": "kubernetes", "properties": {"loadBalancerBackendAddresses": [entry(1), entry(2)]}}],
-            "loadBalancingRules": [{"name": "rule", "properties": {
-                "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
-                "backendAddressPool": inside("backendAddressPools", "kubernetes"), "probe": inside("probes", "probe"),
-                "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}],
-            "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz",
-                "intervalInSeconds": 5}}]}}],
+        "resources": [probed_load_balancer(GROUP, "kubernetes", &[pool])],
     })
 }
 

@@ -1,6 +1,7 @@
 //! What the emulated Azure begins with: a pool of almost all nodes, one with a single node, which the guard keeps in service, and
 //! one that cannot be written.
 
+use headgate_azure_emulator::probed_load_balancer;
 use serde_json::{Value, json};
 
 use crate::rows::{GUARDED, ROWS, STUBBORN};
@@ -26,30 +27,10 @@ pub(crate) fn provider_id(node: &str) -> String {
     format!("azure://{GROUP}/providers/Microsoft.Compute/virtualMachines/{node}")
 }
 
-fn load_balancer_id(name: &str) -> String {
-    format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}")
-}
-
 fn load_balancer(name: &str, pools: &[(&str, Vec<&str>)]) -> Value {
-    let id = load_balancer_id(name);
-    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
     let entry = |node: &&str| json!({"name": node, "properties": {"ipAddress": address(node)}});
-    let pool = |(name, nodes): &(&str, Vec<&str>)| {
-        let entries: Vec<_> = nodes.iter().map(entry).collect();
-        json!({"name": name, "properties": {"loadBalancerBackendAddresses": entries}})
-    };
-    let rule = |(index, (name, _)): (usize, &(&str, Vec<&str>))| {
-        json!({"name": name, "properties": {
-            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
-            "backendAddressPool": inside("backendAddressPools", name), "probe": inside("probes", "probe"),
-            "protocol": "Tcp", "frontendPort": 80 + index, "backendPort": 80 + index}})
-    };
-    json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
-        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
-        "backendAddressPools": pools.iter().map(pool).collect::<Vec<_>>(),
-        "loadBalancingRules": pools.iter().enumerate().map(rule).collect::<Vec<_>>(),
-        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz",
-            "intervalInSeconds": 5}}]}})
+    let pool = |(name, nodes): &(_, Vec<_>)| (*name, nodes.iter().map(entry).collect());
+    probed_load_balancer(GROUP, name, &pools.iter().map(pool).collect::<Vec<_>>())
 }
 
 /// The emulator's seed.

@@ -54,7 +54,7 @@ mod tls;
 
 pub use deviations::{Deviation, Deviations};
 pub use listen::{Addresses, ListenError, Options, run};
-pub use seed::{Seed, SeedError};
+pub use seed::{Seed, SeedError, probed_load_balancer};
 pub use settings::{AdminStateNone, Settings};
 pub use throttle::{RateLimit, ThrottleSettings};
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::arm::group_key;
 use super::authorization::Authorization;
@@ -151,6 +151,25 @@ impl Seed {
         }
         Ok(())
     }
+}
+
+/// The document of a load balancer in a resource group with these pools and their addresses, each with a rule that is probed.
+pub fn probed_load_balancer(group: &str, name: &str, pools: &[(&str, Value)]) -> Value {
+    let id = format!("{group}/providers/Microsoft.Network/loadBalancers/{name}");
+    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+    let pool = |(name, addresses): &(&str, Value)| json!({"name": name, "properties": {"drainPeriodInSeconds": 30, "loadBalancerBackendAddresses": addresses}});
+    // Rules of one load balancer need ports of their own.
+    let rules = (80..).zip(pools).map(|(port, (pool, _))| {
+        json!({"name": format!("{pool}-rule"), "properties": {
+            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+            "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
+            "protocol": "Tcp", "frontendPort": port, "backendPort": port}})
+    });
+    json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
+        "backendAddressPools": pools.iter().map(pool).collect::<Vec<_>>(),
+        "loadBalancingRules": rules.collect::<Vec<_>>(),
+        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
 }
 
 /// The subscription and the name in the id of a resource group.

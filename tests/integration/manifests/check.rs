@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use headgate_azure_emulator::probed_load_balancer;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
 use headgate_test_kubernetes::{eventually, met, own_control_plane, scratch};
@@ -62,16 +63,10 @@ impl Cluster {
 
     /// An emulator with the cluster's load balancer; `change` makes the fault.
     async fn azure(&self, change: impl FnOnce(&mut Value)) -> Azure {
-        let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes");
-        let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
         let entry = |number: u8| json!({"name": format!("node-{number}"), "properties": {"ipAddress": format!("127.0.0.{number}")}});
-        let load_balancer = json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
-            "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
-            "backendAddressPools": [{"name": "kubernetes", "properties": {"loadBalancerBackendAddresses": [entry(1), entry(2)]}}],
-            "loadBalancingRules": [{"name": format!("{}-TCP-80", self.base), "properties": {
-                "frontendIPConfiguration": inside("frontendIPConfigurations", "front"), "probe": inside("probes", "probe"),
-                "backendAddressPool": inside("backendAddressPools", "kubernetes"), "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}],
-            "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}});
+        let pool = ("kubernetes", json!([entry(1), entry(2)]));
+        let mut load_balancer = probed_load_balancer(GROUP, "kubernetes", &[pool]);
+        load_balancer["properties"]["loadBalancingRules"][0]["name"] = format!("{}-TCP-80", self.base).into();
         let mut seed = json!({"resources": [load_balancer, {"id": NETWORK, "location": "eastus", "properties": {}}]});
         change(&mut seed);
         let directory = scratch("check");

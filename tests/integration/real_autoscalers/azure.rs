@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headgate_azure_emulator::probed_load_balancer;
 use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{CCM, OtherProcess, SHARED_LEASE, scratch};
 use jiff::Timestamp;
@@ -14,6 +15,7 @@ use tokio::time::sleep;
 use crate::emulator::emulator_process::Emulator;
 use crate::harness::http::{self, Response};
 
+const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 const BALANCER: &str = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
 const API_VERSION: &str = "2025-05-01";
 /// Attempts to write the pool beside headgate.
@@ -26,18 +28,6 @@ pub(super) struct Azure {
     pub(super) settings_file: PathBuf,
     /// One write of the pool at a time.
     pool: tokio::sync::Mutex<()>,
-}
-
-fn load_balancer() -> Value {
-    let inside = |kind: &str, name: &str| json!({"id": format!("{BALANCER}/{kind}/{name}")});
-    json!({"id": BALANCER, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
-        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
-        "backendAddressPools": [{"name": "kubernetes", "properties": {"loadBalancerBackendAddresses": []}}],
-        "loadBalancingRules": [{"name": "rule", "properties": {
-            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
-            "backendAddressPool": inside("backendAddressPools", "kubernetes"), "probe": inside("probes", "probe"),
-            "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}],
-        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
 }
 
 async fn exchange(address: SocketAddr, method: &str, path: &str, headers: &str, body: &Value) -> Response {
@@ -58,7 +48,8 @@ impl Azure {
     pub(super) async fn start(operation_delay: &str) -> Self {
         let directory = scratch("autoscalers");
         let seed = directory.join("seed.json");
-        std::fs::write(&seed, json!({"resources": [load_balancer()]}).to_string()).unwrap();
+        let load_balancer = probed_load_balancer(GROUP, "kubernetes", &[("kubernetes", json!([]))]);
+        std::fs::write(&seed, json!({"resources": [load_balancer]}).to_string()).unwrap();
         let emulator = Emulator::start_with_seed(&seed, &["--operation-delay", operation_delay]).await;
         let settings_file = directory.join("azure.json");
         let text = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": "tenant",

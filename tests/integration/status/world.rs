@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use headgate_azure::PoolId;
+use headgate_azure_emulator::probed_load_balancer;
 use headgate_controller::admin_state::{Ledger, LedgerChange};
 use headgate_controller::pool::EntryKey;
 use headgate_kubernetes::Decoded;
@@ -24,24 +25,6 @@ use crate::harness::http;
 use crate::harness::{headgate, stdout_of};
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
-
-/// A load balancer's resource with these pools, each with a rule that is probed.
-fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
-    let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}");
-    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
-    let rules = pools.iter().map(|(pool, _)| {
-        json!({"name": format!("{pool}-rule"), "properties": {
-            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
-            "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
-            "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}})
-    });
-    json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
-        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
-        "backendAddressPools": pools.iter().map(|(name, addresses)| json!({"name": name, "properties": {
-            "drainPeriodInSeconds": 30, "loadBalancerBackendAddresses": addresses}})).collect::<Vec<_>>(),
-        "loadBalancingRules": rules.collect::<Vec<_>>(),
-        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
-}
 
 /// A cluster of three nodes with load balancers in the emulator.
 pub(crate) struct World {
@@ -72,19 +55,19 @@ impl World {
         nodes::register(&client, 3, "status").await.unwrap();
         let directory = scratch("status");
         let pools = [("kubernetes", entries(false)), ("kubernetes-IPv6", entries(true))];
-        let mut both = load_balancer("kubernetes", &pools);
+        let mut both = probed_load_balancer(GROUP, "kubernetes", &pools);
         // A rule without a probe, and a pool without a rule.
         let properties = both["properties"].as_object_mut().unwrap();
         let mut bare = properties["loadBalancingRules"][1].clone();
         bare["name"] = "bare".into();
         bare["properties"].as_object_mut().unwrap().remove("probe");
-        bare["properties"]["frontendPort"] = 81.into();
+        bare["properties"]["frontendPort"] = 100.into();
         properties["loadBalancingRules"].as_array_mut().unwrap().push(bare);
         properties["backendAddressPools"]
             .as_array_mut()
             .unwrap()
             .push(json!({"name": "outbound", "properties": {"loadBalancerBackendAddresses": entries(false)}}));
-        let strangers = load_balancer("unrelated", &[("kubernetes", entries(false))]);
+        let strangers = probed_load_balancer(GROUP, "unrelated", &[("kubernetes", entries(false))]);
         let seed = directory.join("seed.json");
         std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
         let emulator = Emulator::start_with_seed(&seed, &[]).await;

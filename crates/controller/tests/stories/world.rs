@@ -9,7 +9,7 @@ use headgate_azure::{
     ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport, TransportError,
 };
 use headgate_azure::{Credential, RateLimits, Secret};
-use headgate_azure_emulator::{Emulator, Settings};
+use headgate_azure_emulator::{Emulator, Settings, probed_load_balancer};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
 use headgate_controller::local_pools::LocalServicePools;
@@ -150,20 +150,7 @@ pub(crate) fn address(node: usize, v6: bool) -> String {
 
 /// A load balancer with these pools, each with a rule and a probe.
 pub(crate) fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
-    let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}");
-    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
-    let rules = pools.iter().map(|(pool, _)| {
-        json!({"name": format!("{pool}-rule"), "properties": {
-            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
-            "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
-            "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}})
-    });
-    json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
-        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
-        "backendAddressPools": pools.iter().map(|(name, addresses)| json!({"name": name, "properties": {
-            "drainPeriodInSeconds": 30, "loadBalancerBackendAddresses": addresses}})).collect::<Vec<_>>(),
-        "loadBalancingRules": rules.collect::<Vec<_>>(),
-        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
+    probed_load_balancer(GROUP, name, pools)
 }
 
 /// Pool entries with the addresses of these nodes.

@@ -272,7 +272,7 @@ impl LocalCluster {
                 rules.push(json!({"name": format!("{pool}-rule"), "properties": {
                     "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
                     "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
-                    "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}));
+                    "protocol": "Tcp", "frontendPort": 100, "backendPort": 100}}));
             }
             self.world.other("PUT", &id_of(name), &document).await;
         }

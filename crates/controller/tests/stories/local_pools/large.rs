@@ -17,18 +17,8 @@ async fn cluster_with(services: &[&str]) -> LocalCluster {
     let names: Vec<_> = services.iter().map(|name| format!("default-{name}")).collect();
     let own = names.iter().map(|name| (name.as_str(), entries([1], false)));
     let pools: Vec<_> = own.chain([("kubernetes", entries(1..=4, false))]).collect();
-    let mut document = load_balancer("kubernetes", &pools);
-    for (number, rule) in document["properties"]["loadBalancingRules"]
-        .as_array_mut()
-        .unwrap()
-        .iter_mut()
-        .enumerate()
-    {
-        rule["properties"]["frontendPort"] = json!(90 + number);
-        rule["properties"]["backendPort"] = json!(90 + number);
-    }
     let cluster = LocalCluster::with(Options {
-        load_balancers: vec![document],
+        load_balancers: vec![load_balancer("kubernetes", &pools)],
         azure: operations_of(2 * SECOND),
         max_kept_bytes: Some(0),
         ..Options::default()

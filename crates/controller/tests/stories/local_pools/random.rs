@@ -89,7 +89,7 @@ fn set_rule(document: &mut Value, has_rule: bool) {
         let rule = json!({"name": "default-s2-rule", "properties": {
             "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
             "backendAddressPool": inside("backendAddressPools", "default-s2"), "probe": inside("probes", "probe"),
-            "protocol": "Tcp", "frontendPort": 82, "backendPort": 82}});
+            "protocol": "Tcp", "frontendPort": 100, "backendPort": 100}});
         let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
         rules.push(rule);
     }
@@ -104,12 +104,6 @@ impl Run {
         };
         let mut load_balancers = ["kubernetes", "second"].map(|name| load_balancer(name, &pools(name)));
         for (number, document) in load_balancers.iter_mut().enumerate() {
-            // Rules of one load balancer need ports of their own.
-            let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
-            for (port, rule) in rules.iter_mut().enumerate() {
-                rule["properties"]["frontendPort"] = json!(90 + port);
-                rule["properties"]["backendPort"] = json!(90 + port);
-            }
             set_rule(document, number == 0);
         }
         let assumptions = Assumptions::draw(seed).without_refusals();

@@ -50,7 +50,7 @@ async fn event_names_rules_without_a_probe() {
     let rules = documents[0]["properties"]["loadBalancingRules"].as_array_mut().unwrap();
     let mut bare = rules[1].clone();
     bare["name"] = json!("bare");
-    bare["properties"]["frontendPort"] = json!(81);
+    bare["properties"]["frontendPort"] = json!(100);
     without(&mut bare);
     rules.push(bare);
     let cluster = TestCluster::with(3, &documents).await;
