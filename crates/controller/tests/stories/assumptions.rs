@@ -7,7 +7,7 @@ use headgate_test_kubernetes::{Random, fixed_seeds};
 use serde_json::{Value, json};
 
 use super::random::DEFAULT_RUNS;
-use super::world::{GROUP, SECOND, World, id_of, load_balancer};
+use super::world::{GROUP, SECOND, World, load_balancer, pool_path};
 
 /// Times of operations; in the last case each step of a run has another one.
 const OPERATION_TIMES: [Option<Duration>; 4] = [
@@ -121,7 +121,7 @@ impl Assumptions {
             .as_object_mut()
             .unwrap()
             .remove("loadBalancerBackendAddresses");
-        let pool = json!({"id": format!("{}/backendAddressPools/{pool}", id_of(name))});
+        let pool = json!({"id": pool_path(name, pool)});
         let interface = |node: &usize| {
             json!({"id": format!("{GROUP}/providers/Microsoft.Network/networkInterfaces/node-{node}-nic"), "location": "eastus",
                 "properties": {"virtualMachine": {"id": format!("{GROUP}/providers/Microsoft.Compute/virtualMachines/node-{node}")},

@@ -14,7 +14,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer};
+use super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer, pool_path};
 
 const NODES: usize = 6;
 /// The nodes that get and lose signals.
@@ -123,7 +123,7 @@ impl SimulatedManager {
                 list.push(json!({"name": format!("node-{node}"), "properties": {"ipAddress": address(node, name == POOLS[1])}}));
             }
             pool["properties"]["drainPeriodInSeconds"] = json!(self.rounds);
-            let path = format!("{}/backendAddressPools/{name}", id_of("kubernetes"));
+            let path = pool_path("kubernetes", name);
             let body = pool.clone();
             let answer = world.put(&path, &body, None).await;
             assert!(answer.status().is_success(), "{answer:?}");

@@ -394,7 +394,7 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
         );
     }
     for (load_balancer, name) in pools {
-        let path = format!("{}/backendAddressPools/{name}", super::world::id_of(load_balancer));
+        let path = super::world::pool_path(load_balancer, name);
         let pool = invariants.pool(&path).unwrap();
         let minimum = world.guard.minimum_in_service.rounded_up(entries(&pool).len());
         let (mut serving, mut held, mut up, mut lost) = (0, 0, 0, 0);

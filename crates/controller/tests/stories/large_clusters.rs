@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
-use super::world::{ENFORCE, entries, id_of, load_balancer};
+use super::world::{ENFORCE, entries, id_of, load_balancer, pool_path};
 
 const MIB: usize = 1024 * 1024;
 const LISTS: &str = "/loadBalancers$";
@@ -48,7 +48,7 @@ async fn pool_of_a_load_balancer_that_is_too_large_to_keep_is_read_before_its_wr
     sleep(5 * SECOND).await;
     assert_eq!(cluster.world.down("kubernetes", "kubernetes").len(), 1);
     assert_eq!((cluster.sent("GET", POOL).len(), cluster.puts().len()), (1, 1));
-    let path = format!("{}/backendAddressPools/kubernetes", id_of("kubernetes"));
+    let path = pool_path("kubernetes", "kubernetes");
     let written = cluster.world.get(&path).await;
     assert_eq!(written["futurePool"], "pool", "the PUT has every field");
     let address = &written["properties"]["loadBalancerBackendAddresses"][0];
@@ -164,7 +164,7 @@ async fn load_balancer_is_assembled_from_single_pools_if_their_list_is_too_large
     sleep(10 * SECOND).await;
     assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
-    let path = format!("{}/backendAddressPools/a", id_of("kubernetes"));
+    let path = pool_path("kubernetes", "a");
     assert_eq!(
         cluster.world.get(&path).await["futurePool"].as_str().unwrap().len(),
         90_000
@@ -211,10 +211,7 @@ async fn changes_of_other_writers_survive_in_an_assembled_load_balancer() {
     sleep(60 * SECOND).await;
     assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
     for name in ["a", "b"] {
-        let pool = cluster
-            .world
-            .get(&format!("{}/backendAddressPools/{name}", id_of("kubernetes")))
-            .await;
+        let pool = cluster.world.get(&pool_path("kubernetes", name)).await;
         assert_eq!(pool["round"], json!(4));
     }
 }

@@ -307,7 +307,7 @@ impl RandomRun {
     /// Another writer writes a pool: from a fresh read with `If-Match`, or from an old one without.
     async fn foreign_write(&mut self) {
         let (load_balancer, pool) = *self.random.pick(&POOLS);
-        let path = format!("{}/backendAddressPools/{pool}", super::world::id_of(load_balancer));
+        let path = super::world::pool_path(load_balancer, pool);
         if self.random.below(3) == 0 {
             let document = self.world.get(&path).await;
             self.note(format!("another writer reads {pool}"));

@@ -321,7 +321,7 @@ impl Run {
     async fn foreign_write(&mut self, node: usize) {
         let (load_balancer, pool) = *self.random.pick(&POOLS);
         let has_lease = self.random.below(2) == 0 && self.world.take_arm_lease().await;
-        let path = format!("{}/backendAddressPools/{pool}", super::world::id_of(load_balancer));
+        let path = super::world::pool_path(load_balancer, pool);
         let mut document = self.world.get(&path).await;
         let name = format!("node-{node}");
         let list = document["properties"]["loadBalancerBackendAddresses"]

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::service_fn;
 
 use crate::rows::cluster::DRAINING;
-use crate::world::{ENFORCE, GROUP, Leader, SECOND, World, entries, load_balancer, set_taints};
+use crate::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer, pool_path, set_taints};
 
 const MINUTE: Duration = Duration::from_mins(1);
 const POOL: &str = "kubernetes";
@@ -78,9 +78,8 @@ impl Story {
 
     /// Another writer sets every entry to `None`.
     async fn reset_admin_states(&self) {
-        let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes");
         let document = json!({"properties": {"loadBalancerBackendAddresses": entries(1..=3, false)}});
-        let path = format!("{path}/backendAddressPools/{POOL}");
+        let path = pool_path("kubernetes", POOL);
         assert!(self.world.put(&path, &document, None).await.status().is_success());
         sleep(SECOND / 10).await;
         assert_eq!(self.down(), Vec::<String>::new());

@@ -139,6 +139,11 @@ pub(crate) fn id_of(load_balancer: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}")
 }
 
+/// The resource id of a pool.
+pub(crate) fn pool_path(load_balancer: &str, pool: &str) -> String {
+    format!("{}/backendAddressPools/{pool}", id_of(load_balancer))
+}
+
 /// The `InternalIP` of a node.
 pub(crate) fn address(node: usize, v6: bool) -> String {
     if v6 {

@@ -15,9 +15,9 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::held_deletions::{self, HARD_TAINT, is_delayed, is_out, start_agent};
-use super::super::local_pools::cluster::{LocalCluster, Options, nodes, operations_of, pool_path};
+use super::super::local_pools::cluster::{LocalCluster, Options, nodes, operations_of};
 use super::super::rows::cluster::{SECOND, TestCluster};
-use super::super::world::{World, address, load_balancer};
+use super::super::world::{World, address, load_balancer, pool_path};
 use super::admin_states::{FIRST, alone};
 use super::stage::{Stage, run_replica, until};
 

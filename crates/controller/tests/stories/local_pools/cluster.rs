@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::guard::SHIPPED_GUARD;
-use super::super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, is_own, load_balancer};
+use super::super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, is_own, load_balancer, pool_path};
 
 pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
 pub(crate) const UPDATED: &str = "LoadBalancerBackendPoolUpdated";
@@ -264,16 +264,7 @@ impl LocalCluster {
     pub(crate) async fn move_rule(&self, pool: &str, to: &str) {
         for name in ["kubernetes", "second"] {
             let mut document = self.world.get(&id_of(name)).await;
-            let id = document["id"].as_str().unwrap().to_owned();
-            let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
-            rules.retain(|rule| rule["name"] != format!("{pool}-rule"));
-            if name == to {
-                let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
-                rules.push(json!({"name": format!("{pool}-rule"), "properties": {
-                    "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
-                    "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
-                    "protocol": "Tcp", "frontendPort": 100, "backendPort": 100}}));
-            }
+            set_rule(&mut document, pool, name == to);
             self.world.other("PUT", &id_of(name), &document).await;
         }
     }
@@ -285,8 +276,18 @@ impl LocalCluster {
     }
 }
 
-pub(crate) fn pool_path(load_balancer: &str, pool: &str) -> String {
-    format!("{}/backendAddressPools/{pool}", id_of(load_balancer))
+/// Adds the rule of a pool to the document of a load balancer, or removes it.
+pub(crate) fn set_rule(document: &mut Value, pool: &str, has_rule: bool) {
+    let id = document["id"].as_str().unwrap().to_owned();
+    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+    let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["name"] != format!("{pool}-rule"));
+    if has_rule {
+        rules.push(json!({"name": format!("{pool}-rule"), "properties": {
+            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+            "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
+            "protocol": "Tcp", "frontendPort": 100, "backendPort": 100}}));
+    }
 }
 
 /// The IPv4 addresses of nodes.

@@ -11,8 +11,8 @@ use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{SECOND, address, entries, is_own, load_balancer, scope};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, pool_path, several_load_balancers};
+use super::super::world::{SECOND, address, entries, is_own, load_balancer, pool_path, scope};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, several_load_balancers};
 use super::operations::{NODE_POOL, cluster_with};
 
 const READ: &str = "/loadBalancers/kubernetes$";

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::super::world::{SECOND, entries, id_of, load_balancer};
-use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, pool_path};
+use super::super::world::{SECOND, entries, id_of, load_balancer, pool_path};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of};
 
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];

@@ -6,7 +6,7 @@ use headgate_azure_emulator::Settings;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{SECOND, entries, load_balancer};
+use super::super::world::{SECOND, entries, load_balancer, pool_path};
 use super::cluster::{INTERVAL, LocalCluster, Options, RETRYING, nodes, operations_of};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
@@ -157,7 +157,7 @@ async fn members_that_a_newer_write_of_another_writer_loses_are_written_again() 
     begin_update(&cluster).await;
     sleep(SECOND).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "as accepted");
-    let path = super::cluster::pool_path("kubernetes", NODE_POOL);
+    let path = pool_path("kubernetes", NODE_POOL);
     let mut document = cluster.world.get(&path).await;
     document["futureField"] = json!(7);
     assert!(cluster.world.put(&path, &document, None).await.status().is_success());

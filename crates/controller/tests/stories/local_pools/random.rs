@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep};
 
 use super::super::assumptions::Assumptions;
 use super::super::guard::GUARD;
-use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer};
-use super::cluster::{LocalCluster, Options, pool_path};
+use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer, pool_path};
+use super::cluster::{LocalCluster, Options, set_rule};
 
 const NODES: usize = 4;
 const SERVICES: [&str; 3] = ["s0", "s1", "s2"];
@@ -79,22 +79,6 @@ fn with_foreign(v6: bool) -> Value {
     list
 }
 
-/// The load balancer's document with the rule of `s2`, or without it.
-fn set_rule(document: &mut Value, has_rule: bool) {
-    let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
-    rules.retain(|rule| rule["name"] != "default-s2-rule");
-    if has_rule {
-        let id = document["id"].as_str().unwrap().to_owned();
-        let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
-        let rule = json!({"name": "default-s2-rule", "properties": {
-            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
-            "backendAddressPool": inside("backendAddressPools", "default-s2"), "probe": inside("probes", "probe"),
-            "protocol": "Tcp", "frontendPort": 100, "backendPort": 100}});
-        let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
-        rules.push(rule);
-    }
-}
-
 impl Run {
     async fn start(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -104,7 +88,7 @@ impl Run {
         };
         let mut load_balancers = ["kubernetes", "second"].map(|name| load_balancer(name, &pools(name)));
         for (number, document) in load_balancers.iter_mut().enumerate() {
-            set_rule(document, number == 0);
+            set_rule(document, "default-s2", number == 0);
         }
         let assumptions = Assumptions::draw(seed).without_refusals();
         let is_guarded = random.below(2) == 0;
@@ -373,7 +357,7 @@ impl Run {
         self.note(format!("s2 moves: {}", self.has_moved));
         for (name, has_rule) in [("kubernetes", !self.has_moved), ("second", self.has_moved)] {
             let mut document = self.cluster.world.get(&id_of(name)).await;
-            set_rule(&mut document, has_rule);
+            set_rule(&mut document, "default-s2", has_rule);
             self.cluster.world.other("PUT", &id_of(name), &document).await;
             sleep(5 * SECOND).await;
         }

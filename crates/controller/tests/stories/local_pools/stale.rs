@@ -6,8 +6,8 @@ use headgate_test_kubernetes::Fault;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::super::world::{SECOND, entries};
-use super::cluster::{INTERVAL, LocalCluster, nodes, pool_path};
+use super::super::world::{SECOND, entries, pool_path};
+use super::cluster::{INTERVAL, LocalCluster, nodes};
 
 const MINUTE: Duration = Duration::from_mins(1);
 

@@ -16,7 +16,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::world::{ENFORCE, GROUP, Leader, World, set_taints, two_load_balancers};
+use super::super::world::{ENFORCE, Leader, World, pool_path, set_taints, two_load_balancers};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -280,10 +280,6 @@ impl TestCluster {
             is_match.then(|| line.rsplit_once(' ').unwrap().1.parse().unwrap())
         })
     }
-}
-
-pub(crate) fn pool_path(load_balancer: &str, pool: &str) -> String {
-    format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}/backendAddressPools/{pool}")
 }
 
 /// The entry with this name in a pool's document.
