@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate_azure_emulator::probed_load_balancer;
+use headgate_azure_emulator::{entries_of, pools_in, probed_load_balancer};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, last_log_lines};
 use headgate_test_kubernetes::{eventually, kubectl, met, own_cluster, scratch};
@@ -28,8 +28,6 @@ const SOON: Duration = Duration::from_mins(2);
 const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
 const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";
 const GROUP: &str = "/subscriptions/sub/resourceGroups/cluster";
-const LOAD_BALANCER: &str =
-    "/subscriptions/sub/resourceGroups/cluster/providers/Microsoft.Network/loadBalancers/kubernetes";
 
 /// A load balancer with both nodes in its pool, and the identity of the controller.
 fn seed() -> Value {
@@ -101,18 +99,9 @@ impl Controller {
 /// The admin state of node-1's entry, read without ARM.
 async fn admin_state(emulator: &Emulator) -> String {
     let all = http::control(emulator.control, "GET", "state", &Value::Null).await;
-    let found = all["resources"].as_array().unwrap_or_else(|| panic!("{all}"));
-    let pools = found.iter().find(|resource| {
-        resource["id"]
-            .as_str()
-            .is_some_and(|id| id.eq_ignore_ascii_case(LOAD_BALANCER))
-    });
-    let pools = pools.unwrap_or_else(|| panic!("{all}"))["properties"]["backendAddressPools"].clone();
-    let entries = pools[0]["properties"]["loadBalancerBackendAddresses"]
-        .as_array()
-        .unwrap()
-        .clone();
-    let entry = entries.iter().find(|entry| entry["name"] == "node-1").unwrap();
+    let mut entries = pools_in(&all).flat_map(entries_of);
+    let entry = entries.find(|entry| entry["name"] == "node-1");
+    let entry = entry.unwrap_or_else(|| panic!("{all}"));
     entry["properties"]["adminState"].as_str().unwrap_or("None").to_owned()
 }
 

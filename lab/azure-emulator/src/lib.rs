@@ -46,6 +46,7 @@ mod resource;
 mod seed;
 mod settings;
 mod state;
+mod state_document;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ pub use deviations::{Deviation, Deviations};
 pub use listen::{Addresses, ListenError, Options, run};
 pub use seed::{Seed, SeedError, probed_load_balancer};
 pub use settings::{AdminStateNone, Settings};
+pub use state_document::{entries_of, pools_in};
 pub use throttle::{RateLimit, ThrottleSettings};
 
 /// An emulator. Clones share its state.

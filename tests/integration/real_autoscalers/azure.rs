@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_azure_emulator::probed_load_balancer;
+use headgate_azure_emulator::{entries_of, pools_in, probed_load_balancer};
 use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{CCM, OtherProcess, SHARED_LEASE, scratch};
 use jiff::Timestamp;
@@ -105,15 +105,10 @@ impl Azure {
     /// The members of the pool that are `Down`, and all of them.
     pub(super) async fn members(&self) -> (Vec<String>, Vec<String>) {
         let state = self.control("state").await;
-        let found = state["resources"].as_array().unwrap().iter();
-        let balancer = found.clone().find(|resource| resource["id"] == BALANCER).unwrap();
-        let members =
-            balancer["properties"]["backendAddressPools"][0]["properties"]["loadBalancerBackendAddresses"].as_array();
         let name = |member: &Value| member["name"].as_str().unwrap().to_owned();
-        let all = members.unwrap().iter();
-        let down = all
-            .clone()
-            .filter(|member| member["properties"]["adminState"] == "Down");
+        let all = pools_in(&state).flat_map(entries_of);
+        let down = pools_in(&state).flat_map(entries_of);
+        let down = down.filter(|member| member["properties"]["adminState"] == "Down");
         (down.map(name).collect(), all.map(name).collect())
     }
 

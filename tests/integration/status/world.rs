@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use headgate_azure::PoolId;
-use headgate_azure_emulator::probed_load_balancer;
+use headgate_azure_emulator::{entries_of, pools_in, probed_load_balancer};
 use headgate_controller::admin_state::{Ledger, LedgerChange};
 use headgate_controller::pool::EntryKey;
 use headgate_kubernetes::Decoded;
@@ -196,30 +196,17 @@ impl World {
     /// The entries of a load balancer that are Down, by pool.
     pub(super) async fn down_in(&self, load_balancer: &str) -> BTreeMap<String, Vec<String>> {
         let state = self.control("GET", "state", &Value::Null).await;
-        let ours =
-            |found: &&Value| found["name"] == load_balancer && found["type"] == "Microsoft.Network/loadBalancers";
-        let found = state["resources"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(ours)
-            .unwrap()
-            .clone();
-        let pools = found["properties"]["backendAddressPools"].as_array().unwrap().clone();
+        let own = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}/");
         let down = |pool: &Value| {
-            let entries = pool["properties"]["loadBalancerBackendAddresses"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
-            let down = entries
-                .into_iter()
-                .filter(|entry| entry["properties"]["adminState"] == "Down");
+            let down = entries_of(pool).filter(|entry| entry["properties"]["adminState"] == "Down");
             down.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
         };
-        pools
-            .iter()
+        let pools: BTreeMap<_, _> = pools_in(&state)
+            .filter(|pool| pool["id"].as_str().unwrap().starts_with(&own))
             .map(|pool| (pool["name"].as_str().unwrap().to_owned(), down(pool)))
-            .collect()
+            .collect();
+        assert!(!pools.is_empty(), "{state}");
+        pools
     }
 
     /// The number of writes of pools so far.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use headgate_azure_emulator::{entries_of, pools_in};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -48,19 +49,14 @@ pub(crate) fn traces(node: &Value) -> Vec<String> {
 /// The nodes all of whose entries in the emulated load balancers are Down.
 pub(super) fn down(state: &Value) -> BTreeSet<String> {
     let (mut down, mut serving) = (BTreeSet::new(), BTreeSet::new());
-    let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    for resource in all(&state["resources"]) {
-        for pool in all(&resource["properties"]["backendAddressPools"]) {
-            for entry in all(&pool["properties"]["loadBalancerBackendAddresses"]) {
-                let name = entry["name"].as_str().unwrap_or_default().to_owned();
-                let is_down = entry["properties"]["adminState"] == "Down";
-                if is_down {
-                    down.insert(name)
-                } else {
-                    serving.insert(name)
-                };
-            }
-        }
+    for entry in pools_in(state).flat_map(entries_of) {
+        let name = entry["name"].as_str().unwrap_or_default().to_owned();
+        let is_down = entry["properties"]["adminState"] == "Down";
+        if is_down {
+            down.insert(name)
+        } else {
+            serving.insert(name)
+        };
     }
     &down - &serving
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use headgate_azure_emulator::{Emulator, Settings};
+use headgate_azure_emulator::{Emulator, Settings, pools_in};
 use headgate_core::node::DEFAULT_SIGNAL_TAINTS;
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::leader::Term;
@@ -313,9 +313,7 @@ impl Invariants {
     /// All pools as the emulator has them.
     fn pools(&self) -> Vec<Value> {
         let state = self.emulator.send_control("GET", "state", &Value::Null).unwrap();
-        let resources = state["resources"].as_array().into_iter().flatten();
-        let pools = resources.filter_map(|resource| resource["properties"]["backendAddressPools"].as_array());
-        pools.flatten().cloned().collect()
+        pools_in(&state).cloned().collect()
     }
 
     /// A pool as the emulator has it.

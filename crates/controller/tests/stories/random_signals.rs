@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use headgate_azure_emulator::{entries_of, pools_in};
 use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::Clock;
 use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, NodeReader, SignalMatcher, SignalRules};
@@ -432,17 +433,9 @@ impl Run {
     /// The nodes that a pool has without `Down`.
     fn in_service(&self) -> BTreeSet<usize> {
         let state = self.world.control("GET", "state", &Value::Null);
-        let resources = state["resources"].as_array().unwrap();
-        let pools = resources
-            .iter()
-            .filter_map(|resource| resource["properties"]["backendAddressPools"].as_array());
-        let entries = pools
-            .flatten()
-            .filter_map(|pool| pool["properties"]["loadBalancerBackendAddresses"].as_array());
-        let entries = entries
-            .flatten()
-            .filter(|entry| entry["properties"]["adminState"] != "Down");
-        entries
+        let entries = pools_in(&state).flat_map(entries_of);
+        let in_service = entries.filter(|entry| entry["properties"]["adminState"] != "Down");
+        in_service
             .filter_map(|entry| node_of_entry(entry["name"].as_str()?))
             .collect()
     }

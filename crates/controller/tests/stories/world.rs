@@ -9,7 +9,7 @@ use headgate_azure::{
     ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport, TransportError,
 };
 use headgate_azure::{Credential, RateLimits, Secret};
-use headgate_azure_emulator::{Emulator, Settings, probed_load_balancer};
+use headgate_azure_emulator::{Emulator, Settings, entries_of, pools_in, probed_load_balancer};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
 use headgate_controller::local_pools::LocalServicePools;
@@ -354,15 +354,9 @@ impl World {
     /// The admin states of a pool's entries by name.
     pub(crate) fn states(&self, load_balancer: &str, pool: &str) -> BTreeMap<String, String> {
         let state = self.control("GET", "state", &Value::Null);
-        let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}").to_lowercase();
-        let resources = state["resources"].as_array().unwrap();
-        let found = resources
-            .iter()
-            .find(|resource| resource["id"].as_str().unwrap().to_lowercase() == id)
-            .unwrap();
-        let pools = found["properties"]["backendAddressPools"].as_array().unwrap();
-        let found = pools.iter().find(|known| known["name"] == pool).unwrap();
-        let entries = found["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
+        let path = pool_path(load_balancer, pool);
+        let is_it = |pool: &&Value| pool["id"].as_str().unwrap().eq_ignore_ascii_case(&path);
+        let found = pools_in(&state).find(is_it).unwrap();
         let state = |entry: &Value| {
             let name = entry["name"].as_str().unwrap().to_owned();
             (
@@ -370,7 +364,7 @@ impl World {
                 entry["properties"]["adminState"].as_str().unwrap_or("None").to_owned(),
             )
         };
-        entries.iter().map(state).collect()
+        entries_of(found).map(state).collect()
     }
 
     /// A read by another client.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use headgate_azure_emulator::{entries_of, pools_in};
 use headgate_core::node::{CANDIDATE_TAINT, DRAINING_TAINT};
 use headgate_test_kubernetes::{FaultPoints, keep_running};
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -120,14 +121,8 @@ async fn add_appliance(world: &World) {
 /// The addresses of the pool's members.
 fn addresses(cluster: &LocalCluster) -> BTreeSet<String> {
     let state = cluster.world.control("GET", "state", &Value::Null);
-    let resources = state["resources"].as_array().into_iter().flatten();
-    let pools = resources.filter_map(|resource| resource["properties"]["backendAddressPools"].as_array());
-    let entries = pools
-        .flatten()
-        .filter_map(|pool| pool["properties"]["loadBalancerBackendAddresses"].as_array());
-    let addresses = entries
-        .flatten()
-        .filter_map(|entry| entry["properties"]["ipAddress"].as_str());
+    let entries = pools_in(&state).flat_map(entries_of);
+    let addresses = entries.filter_map(|entry| entry["properties"]["ipAddress"].as_str());
     addresses.map(str::to_owned).collect()
 }
 

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure_emulator::Settings;
+use headgate_azure_emulator::{Settings, entries_of, pools_in};
 use headgate_controller::admin_state::{Policy, RestoreOutcome};
 use headgate_controller::restore::{RestoreRequest, RestoreRequestError, run_restore};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
@@ -178,28 +178,15 @@ impl TestCluster {
     /// The `Down` entries of every pool, also of pools without any.
     pub(crate) fn down(&self) -> Down {
         let state = self.world.control("GET", "state", &Value::Null);
-        let mut found = Down::new();
-        for resource in state["resources"].as_array().unwrap() {
-            let id = resource["id"].as_str().unwrap();
-            let (kind, name) = id.rsplit_once('/').unwrap();
-            if !kind.ends_with("/loadBalancers") {
-                continue;
-            }
-            for pool in resource["properties"]["backendAddressPools"]
-                .as_array()
-                .into_iter()
-                .flatten()
-            {
-                let entries = pool["properties"]["loadBalancerBackendAddresses"].as_array();
-                let down = entries.into_iter().flatten();
-                let down = down.filter(|entry| entry["properties"]["adminState"] == "Down");
-                found.insert(
-                    format!("{name}/{}", pool["name"].as_str().unwrap()),
-                    down.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect(),
-                );
-            }
-        }
-        found
+        let down = |pool: &Value| {
+            let id = pool["id"].as_str().unwrap();
+            let (load_balancer, pool_name) = id.split_once("/backendAddressPools/").unwrap();
+            let (_, load_balancer) = load_balancer.rsplit_once('/').unwrap();
+            let down = entries_of(pool).filter(|entry| entry["properties"]["adminState"] == "Down");
+            let names = down.map(|entry| entry["name"].as_str().unwrap().to_owned());
+            (format!("{load_balancer}/{pool_name}"), names.collect())
+        };
+        pools_in(&state).map(down).collect()
     }
 
     /// The requests to ARM so far, in order.
