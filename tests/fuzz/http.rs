@@ -8,9 +8,9 @@ use bolero::{TypeGenerator, check};
 use headgate_agent::health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeReport, SignalRules, Taint};
-use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::ProxyProtocol;
 use headgate_http::server::{self, Limits, ServeError};
+use headgate_test_kubernetes::series_value;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};
 use tokio::sync::{Mutex, mpsc, watch};
@@ -196,11 +196,7 @@ impl Port {
     }
 
     fn counter(&self, series: &str) -> usize {
-        let text = encode_metrics(&self.registry, MetricsFormat::OpenMetrics).unwrap();
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value.unwrap().parse().unwrap()
+        series_value(&self.registry, series)
     }
 
     /// Answers of this status, as counted.

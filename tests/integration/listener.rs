@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::{Limits, Metrics, ServeError, serve};
+use headgate_test_kubernetes::series_value;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::{Mutex, mpsc};
@@ -87,11 +87,7 @@ impl TestListener {
 
     /// The value of a series.
     pub(crate) fn counter(&self, series: &str) -> String {
-        let text = encode_metrics(&self.registry, MetricsFormat::OpenMetrics).unwrap();
-        text.lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
-            .unwrap()
-            .to_owned()
+        series_value(&self.registry, series)
     }
 }
 

@@ -21,8 +21,8 @@ use headgate_agent::health::{
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
 use headgate_core::service::ServiceObject;
-use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_http::server::ServeError;
+use headgate_test_kubernetes::series_value;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use kube::runtime::watcher::Event;
@@ -241,9 +241,7 @@ impl Server {
     }
 
     fn counted(&self, line: &str) -> u64 {
-        let text = encode_metrics(&self.registry, MetricsFormat::OpenMetrics).unwrap();
-        let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' '));
-        found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
+        series_value(&self.registry, line)
     }
 
     fn answered(&self) -> [u64; 2] {

@@ -24,6 +24,7 @@ mod random;
 mod recorded_spans;
 mod schema_values;
 mod scratch;
+mod series_value;
 mod shared_lease;
 
 use std::fmt;
@@ -47,6 +48,7 @@ pub use random::{Random, fixed_seeds, number_from, run_seeds};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};
 pub use schema_values::{Sample, samples};
 pub use scratch::scratch;
+pub use series_value::series_value;
 pub use shared_lease::{CCM, OtherProcess, SHARED_LEASE};
 
 /// A sink of the leader on `node`, whose events are written as long as the test runs.

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use headgate_controller::pool::read_node;
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeDetail, NodeReader, NodeTraffic, TrafficByNode};
-use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, Term, candidate_identity};
 use headgate_kubernetes::{NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, MaintenanceContext, Metrics, run};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{create_node, event_sink, eventually, met};
+use headgate_test_kubernetes::{create_node, event_sink, eventually, met, series_value};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -219,11 +218,7 @@ impl Leader {
     }
 
     pub(super) fn metric(&self, series: &str) -> u64 {
-        let text = encode_metrics(&self.registry, MetricsFormat::Prometheus).unwrap();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
+        series_value(&self.registry, series)
     }
 }
 

@@ -3,10 +3,9 @@
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
 use headgate_core::clock::Clock;
-use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::CandidatePlacement;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_test_kubernetes::{create_node, event_sink, eventually, met};
+use headgate_test_kubernetes::{create_node, event_sink, eventually, met, series_value};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -48,13 +47,7 @@ async fn tainted(administrator: &Caller, name: &str) {
 }
 
 fn count(registry: &Registry, series: &str) -> u64 {
-    let text = encode_metrics(registry, MetricsFormat::Prometheus).unwrap();
-    let series = format!("{series} ");
-    text.lines()
-        .find_map(|line| line.strip_prefix(series.as_str()))
-        .unwrap()
-        .parse()
-        .unwrap()
+    series_value(registry, series)
 }
 
 const REFUSED: &str = "headgate_node_writes_total{field=\"draining_taint\",outcome=\"refused\"}";

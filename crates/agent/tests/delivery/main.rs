@@ -19,9 +19,9 @@ use headgate_agent::notify::{
 use headgate_core::clock::Clock;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
+use headgate_test_kubernetes::series_value;
 use hyper_util::client::proxy::matcher::Matcher;
 use jiff::Timestamp;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use receiver::{Proxy, Receiver, SECRET_PATH};
 use tokio::time::{Instant, sleep, timeout};
@@ -97,12 +97,7 @@ impl World {
 
     /// The value of a series.
     fn count(&self, series: &str) -> u64 {
-        let mut text = String::new();
-        encode(&mut text, &self.registry).unwrap();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
+        series_value(&self.registry, series)
     }
 
     /// Waits until a series has this value.

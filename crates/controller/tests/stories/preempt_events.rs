@@ -11,7 +11,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::{DRAINING_TAINT, Taint};
 use headgate_kubernetes::leader::CandidatePlacement;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
-use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest, event_sink};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest, event_sink, series_value};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::PostParams;
@@ -145,25 +145,16 @@ impl Scene {
     }
 
     fn count(&self, outcome: &str) -> u64 {
-        self.metric(&format!("headgate_preempt_events_total{{outcome=\"{outcome}\"}} "))
+        self.metric(&format!("headgate_preempt_events_total{{outcome=\"{outcome}\"}}"))
     }
 
     /// Changes of the taint or the recorded notice.
     fn writes(&self) -> u64 {
-        self.metric("headgate_node_writes_total{field=\"draining_taint\",outcome=\"written\"} ")
+        self.metric("headgate_node_writes_total{field=\"draining_taint\",outcome=\"written\"}")
     }
 
     fn metric(&self, series: &str) -> u64 {
-        let text = headgate_core::telemetry::encode_metrics(
-            &self.registry,
-            headgate_core::telemetry::MetricsFormat::Prometheus,
-        )
-        .unwrap();
-        text.lines()
-            .find_map(|line| line.strip_prefix(series))
-            .unwrap()
-            .parse()
-            .unwrap()
+        series_value(&self.registry, series)
     }
 }
 

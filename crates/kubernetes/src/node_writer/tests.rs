@@ -191,14 +191,8 @@ impl World {
     }
 
     fn count(&self, field: &str, outcome: &str) -> u64 {
-        let text = headgate_core::telemetry::encode_metrics(
-            &self.registry,
-            headgate_core::telemetry::MetricsFormat::OpenMetrics,
-        );
-        let prefix = format!("headgate_node_writes_total{{field=\"{field}\",outcome=\"{outcome}\"}} ");
-        let text = text.unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap();
-        line.parse().unwrap()
+        let series = format!("headgate_node_writes_total{{field=\"{field}\",outcome=\"{outcome}\"}}");
+        headgate_test_kubernetes::series_value(&self.registry, &series)
     }
 }
 

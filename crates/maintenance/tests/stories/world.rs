@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeTraffic, TrafficByNode};
-use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::{LeaderMetrics, Term};
 use headgate_kubernetes::{Decoded, NodeWriteMetrics, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
-use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually, met};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually, met, series_value};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -335,11 +334,7 @@ impl World {
 
     /// The value of a metric's series.
     pub(crate) fn metric(&self, series: &str) -> f64 {
-        let text = encode_metrics(&self.registry, MetricsFormat::Prometheus).unwrap();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
+        series_value(&self.registry, series)
     }
 
     /// The number of events by reason.

@@ -9,7 +9,7 @@ use headgate_controller::local_pools::LocalServicePools;
 use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
 use headgate_core::clock::Clock;
-use headgate_test_kubernetes::{ClientFaults, FakeApi};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, series_value};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -234,10 +234,7 @@ impl LocalCluster {
 
     /// The value of a metric without its prefix `headgate_local_pools_`.
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        let text = self.leader.metrics();
-        let name = format!("headgate_local_pools_{name} ");
-        let line = text.lines().find_map(|line| line.strip_prefix(&name));
-        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+        series_value(&self.leader.registry, &format!("headgate_local_pools_{name}"))
     }
 
     /// How many operations of the updater the metrics of cloud-provider-azure have, and how many of them failed.

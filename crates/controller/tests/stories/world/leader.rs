@@ -14,7 +14,7 @@ use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeObject, NodeReader};
 use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LockMetrics, Term};
 use headgate_kubernetes::{EventSink, NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
-use headgate_test_kubernetes::event_sink;
+use headgate_test_kubernetes::{event_sink, series_value};
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -185,9 +185,7 @@ impl Leader {
 
     /// The value of a metric without labels.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let text = self.metrics();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+        series_value(&self.registry, name)
     }
 
     pub(crate) fn metrics(&self) -> String {
