@@ -105,7 +105,7 @@ pub(super) fn entries_to_hold_back(
     // What probes alone take out, a recorded hold alone brings back.
     let is_candidate = |entry: &&ClaimedEntry<'_>| {
         let node = entry.owner.node;
-        let is_coverable = !is_probed || node.health_signals.iter().all(Signal::is_revocable);
+        let is_coverable = !is_probed || !ends_for_its_agent(node);
         let is_out = entry.target == TargetState::Down
             || entry.observed == Some(AdminState::Down) && targets.is_damped(node, now);
         // The hold would be one claimant's, and the probe may reach another.
@@ -165,6 +165,11 @@ impl ClaimedEntry<'_> {
 /// Whether connections to the Node work, whatever its signals.
 pub(super) fn is_alive(node: &ClusterNode) -> bool {
     node.ready && !node.is_terminal() && node.excluded.is_none()
+}
+
+/// Whether its agent answers 503 whatever others do, about every Service too.
+pub(super) fn ends_for_its_agent(node: &ClusterNode) -> bool {
+    !node.health_signals.iter().all(Signal::is_revocable)
 }
 
 /// Whether connections to the Node may work, whatever its signals: a heartbeat that is late says little at first.

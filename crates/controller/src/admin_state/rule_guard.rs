@@ -2,9 +2,9 @@
 //! that Service, however many other Nodes the pool has. Pure.
 //!
 //! Invariants: as long as such a rule has a serving entry, a revocable signal does not take its last one. An entry stays until a
-//! read shows another entry in service whose Node is Ready, has no signal and serves the rule, or until its own Node serves it no
-//! longer. Where the serving Nodes are not known, no revocable signal sets an entry `Down` in a pool with a rule that may be such
-//! a one. A Node that is about to end is never held back.
+//! read shows another entry in service whose Node is Ready, has no signal, is not about to end by one for `/healthz` alone and serves
+//! the rule, or until its own Node serves it no longer. Where the serving Nodes are not known, no revocable signal sets an entry
+//! `Down` in a pool with a rule that may be such a one. A Node that is about to end is never held back.
 //!
 //! These holds are not recorded on Nodes, so agents answer 503 as before: rules that probe headgate have other Nodes.
 
@@ -14,7 +14,7 @@ use headgate_azure::AdminState;
 use headgate_core::telemetry::first_names;
 use tokio::time::Instant;
 
-use super::guard::{ClaimedEntry, GuardInputs, is_alive};
+use super::guard::{ClaimedEntry, GuardInputs, ends_for_its_agent, is_alive};
 use super::plan::EntryStatus;
 use super::target_states::{TargetState, TargetStates};
 use crate::local_service::{LocalService, ServiceIndex, Unknown};
@@ -147,13 +147,20 @@ impl RuleGuard<'_> {
             if serving.is_empty() || self.is_served_by_others(service) {
                 continue;
             }
-            // What is in service, then what is held back already, then the Node that has served longest; false comes first.
+            // What does not fail its probes, then what is in service, then what is held back already, then the Node that has served longest;
+            // false comes first.
             let preferences = serving.iter().map(|(entry, since)| {
                 let node = entry.owner.node;
                 let key = (self.pool.id.clone(), node.uid.clone());
                 let is_down = entry.observed == Some(AdminState::Down);
                 let (is_not_chosen, is_not_held) = (!held.contains_key(&entry.index), !self.guard.held.contains(&key));
-                let order = (is_down, is_not_chosen, is_not_held, !node.ready);
+                let order = (
+                    ends_for_its_agent(node),
+                    is_down,
+                    is_not_chosen,
+                    is_not_held,
+                    !node.ready,
+                );
                 (order, *since, node.name.as_str(), entry.index)
             });
             let chosen = preferences.min().map(|(.., index)| index);
@@ -194,7 +201,7 @@ impl RuleGuard<'_> {
     fn is_served_by_others(&self, service: LocalService<'_>) -> bool {
         let can_serve = |name: &str| {
             let node = self.targets.nodes.by_name(name);
-            node.is_some_and(|node| is_alive(node) && !self.is_targeted(node))
+            node.is_some_and(|node| is_alive(node) && !ends_for_its_agent(node) && !self.is_targeted(node))
         };
         // Each entry needs a lookup.
         let able: BTreeSet<&str> = service.nodes().filter(|name| can_serve(name)).collect();

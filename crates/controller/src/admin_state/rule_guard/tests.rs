@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
+use headgate_core::node::Signal;
 use headgate_core::settings::IntOrPercent;
 
 use super::super::fixtures::{
@@ -157,6 +158,35 @@ fn another_node_counts_only_if_it_serves_and_is_in_service() {
     scene.nodes[1].ready = true;
     scene.nodes[1].excluded = Some("label");
     assert_eq!(scene.held(), held("n1", &["web"]), "n2 leaves the pool");
+}
+
+/// Its agent answers 503 about every Service at once.
+#[test]
+fn node_that_is_about_to_end_by_a_signal_of_health_alone_does_not_serve() {
+    let ends = || [Signal::Condition("condition:Gone=True".to_owned())].into();
+    for probes in [&[("HTTP", 10456)], &[("Http", 32000)]] {
+        let mut scene = Scene::new([&[DRAIN], &[], &[]], &[1, 2]);
+        scene.probes = probes;
+        scene.nodes[1].health_signals = [Signal::Unschedulable].into();
+        assert_eq!(scene.changes(), ["n1 Down"], "n2 stays as the last one that serves");
+        scene.nodes[1].health_signals = ends();
+        assert_eq!((scene.changes(), scene.held()), (vec![], held("n1", &["web"])));
+        scene.entries = &[(1, "Down"), (2, "None"), (3, "None")];
+        assert_eq!(
+            (scene.changes(), scene.held()),
+            (vec!["n1 None".to_owned()], held("n1", &["web"]))
+        );
+        // Of two whose entries would go, the other one stays, although it has served less long.
+        let mut scene = Scene::new([&[DRAIN], &[DRAIN], &[]], &[1, 2]);
+        scene.probes = probes;
+        scene.nodes[0].health_signals = ends();
+        assert_eq!(
+            (scene.changes(), scene.held()),
+            (vec!["n1 Down".to_owned()], held("n2", &["web"]))
+        );
+        scene.entries = &[(1, "None"), (2, "Down"), (3, "None")];
+        assert_eq!(scene.changes(), ["n1 Down", "n2 None"], "{:?}", scene.held());
+    }
 }
 
 #[test]
