@@ -3,7 +3,8 @@
 //! Azure's load balancer does not fail open: a pool whose entries are all `Down`, or all fail their probe, serves nothing.
 //! An entry can serve if it is not `Down` and its Node is Ready, carries no signal and is not excluded from load balancers.
 //! Where probes reach headgate, the signals for `/healthz` count for that as well, from their first observation: agents count
-//! by their own clocks, so one that must last may count for them before it counts for the leader.
+//! by their own clocks, so one that must last may count for them before it counts for the leader. There, a Node without an agent never
+//! can serve, and is no part of a percentage.
 //! If fewer than the minimum can serve, entries whose Nodes' signals are all revocable are held back: of Ready Nodes, and of those
 //! that are not Ready but not lost yet ([`TargetStates`]), which come last.
 //!
@@ -93,15 +94,27 @@ pub(super) fn entries_to_hold_back(
     guard: GuardInputs<'_>,
     now: Instant,
 ) -> BTreeSet<usize> {
-    let minimum = guard.settings.minimum_in_service.rounded_up(pool.entries.len());
-    if minimum == 0 || owned.is_empty() {
+    let (minimum, size) = (guard.settings.minimum_in_service, pool.entries.len());
+    if minimum.rounded_up(size) == 0 || owned.is_empty() {
         return BTreeSet::new();
     }
     let is_probed = pool.probes_headgate(guard.settings.health_port);
+    let lacks_agent = |node: &ClusterNode| is_probed && node.lacks_agent;
+    let minimum = match minimum {
+        IntOrPercent::Percent(_) if is_probed => {
+            let owners = pool
+                .entries
+                .iter()
+                .filter_map(|entry| targets.owner(entry, interfaces, now));
+            minimum.rounded_up(size - owners.filter(|owner| lacks_agent(owner.node)).count())
+        }
+        _ => minimum.rounded_up(size),
+    };
     // A signal that ended a moment ago is no signal; the entry stays as it is.
     let is_signalled = |node: &ClusterNode| targets.target_state(node, now) == TargetState::Down;
     let fails_probes = |node: &ClusterNode| is_probed && !node.health_signals.is_empty();
-    let can_serve = |node: &ClusterNode| is_alive(node) && !is_signalled(node) && !fails_probes(node);
+    let can_serve =
+        |node: &ClusterNode| is_alive(node) && !is_signalled(node) && !fails_probes(node) && !lacks_agent(node);
     // What probes alone take out, a recorded hold alone brings back.
     let is_candidate = |entry: &&ClaimedEntry<'_>| {
         let node = entry.owner.node;
@@ -130,9 +143,10 @@ pub(super) fn entries_to_hold_back(
             let hold = node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
             let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), node.uid.clone()));
-            // Ready Nodes, then the present choice, then what is in service, then Nodes without a signal; false comes first. The same Node
-            // is chosen in all its pools.
+            // Nodes whose probes can pass, then Ready Nodes, then the present choice, then what is in service, then Nodes without a signal;
+            // false comes first. The same Node is chosen in all its pools.
             let order = [
+                lacks_agent(node),
                 !node.ready,
                 !is_held,
                 entry.observed == Some(AdminState::Down) || fails_probes(node) && !guard.settings.may_write_holds,

@@ -3,8 +3,9 @@
 //!
 //! Invariants: as long as such a rule has a serving entry, a revocable signal does not take its last one. An entry stays until a
 //! read shows another entry in service whose Node is Ready, has no signal, is not about to end by one for `/healthz` alone and serves
-//! the rule, or until its own Node serves it no longer. Where the serving Nodes are not known, no revocable signal sets an entry
-//! `Down` in a pool with a rule that may be such a one. A Node that is about to end is never held back.
+//! the rule, or until its own Node serves it no longer. Without an agent a Node serves no rule that probes headgate. Where the serving
+//! Nodes are not known, no revocable signal sets an entry `Down` in a pool with a rule that may be such a one. A Node that is about to
+//! end is never held back.
 //!
 //! These holds are not recorded on Nodes, so agents answer 503 as before: rules that probe headgate have other Nodes.
 
@@ -101,6 +102,8 @@ pub(super) struct RuleGuard<'a> {
 /// What a rule's probe needs of a Node.
 enum Need<'a> {
     Endpoint(LocalService<'a>),
+    /// The same, and an agent, which answers the probe.
+    EndpointAndAgent(LocalService<'a>),
     /// A serving endpoint, if the probe is a Service's.
     Unknown(Unknown),
 }
@@ -122,11 +125,16 @@ impl RuleGuard<'_> {
         }
         let (mut needed, mut unknown) = (BTreeMap::new(), None);
         for rule in &self.pool.rules {
-            match self.need(rule, services) {
-                Some(Need::Endpoint(service)) => drop(needed.insert(service.name, service)),
-                Some(Need::Unknown(why)) => unknown = Some(why),
-                None => {}
-            }
+            let (service, needs_agent) = match self.need(rule, services) {
+                Some(Need::Endpoint(service)) => (service, false),
+                Some(Need::EndpointAndAgent(service)) => (service, true),
+                Some(Need::Unknown(why)) => {
+                    unknown = Some(why);
+                    continue;
+                }
+                None => continue,
+            };
+            needed.entry(service.name).or_insert((service, false)).1 |= needs_agent;
         }
         if let Some(why) = unknown {
             let in_service = revocable
@@ -137,14 +145,15 @@ impl RuleGuard<'_> {
             }
         }
         let may_lift = self.interfaces.knows_pool(self.pool);
-        for (name, service) in needed {
+        for (name, (service, needs_agent)) in needed {
+            let fails_probes = |node: &ClusterNode| ends_for_its_agent(node) || needs_agent && node.lacks_agent;
             let serving = revocable.iter().filter_map(|entry| {
                 let claimants = entry.owner.claimants.iter();
                 let since = claimants.filter_map(|node| service.serves_since(&node.name)).min()?;
                 entry.may_be_in_service(may_lift).then_some((*entry, since))
             });
             let serving: Vec<_> = serving.collect();
-            if serving.is_empty() || self.is_served_by_others(service) {
+            if serving.is_empty() || self.is_served_by_others(service, fails_probes) {
                 continue;
             }
             // What does not fail its probes, then what is in service, then what is held back already, then the Node that has served longest;
@@ -154,13 +163,7 @@ impl RuleGuard<'_> {
                 let key = (self.pool.id.clone(), node.uid.clone());
                 let is_down = entry.observed == Some(AdminState::Down);
                 let (is_not_chosen, is_not_held) = (!held.contains_key(&entry.index), !self.guard.held.contains(&key));
-                let order = (
-                    ends_for_its_agent(node),
-                    is_down,
-                    is_not_chosen,
-                    is_not_held,
-                    !node.ready,
-                );
+                let order = (fails_probes(node), is_down, is_not_chosen, is_not_held, !node.ready);
                 (order, *since, node.name.as_str(), entry.index)
             });
             let chosen = preferences.min().map(|(.., index)| index);
@@ -182,7 +185,7 @@ impl RuleGuard<'_> {
             ProbeTarget::Elsewhere => {}
             ProbeTarget::PortOnly => {
                 let (namespace, name) = probe.service()?;
-                let service = || services.service(namespace, name).map(Need::Endpoint);
+                let service = || services.service(namespace, name).map(Need::EndpointAndAgent);
                 return unknown.map_or_else(service, |why| Some(Need::Unknown(why)));
             }
             ProbeTarget::Headgate | ProbeTarget::NoProbe => return None,
@@ -198,10 +201,10 @@ impl RuleGuard<'_> {
     }
 
     /// Whether an entry is in service whose Node has no signal and serves the Service.
-    fn is_served_by_others(&self, service: LocalService<'_>) -> bool {
+    fn is_served_by_others(&self, service: LocalService<'_>, fails_probes: impl Fn(&ClusterNode) -> bool) -> bool {
         let can_serve = |name: &str| {
             let node = self.targets.nodes.by_name(name);
-            node.is_some_and(|node| is_alive(node) && !ends_for_its_agent(node) && !self.is_targeted(node))
+            node.is_some_and(|node| is_alive(node) && !fails_probes(node) && !self.is_targeted(node))
         };
         // Each entry needs a lookup.
         let able: BTreeSet<&str> = service.nodes().filter(|name| can_serve(name)).collect();

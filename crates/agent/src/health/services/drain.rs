@@ -2,7 +2,7 @@
 //!
 //! On a node that is about to end it fails at once. Otherwise it fails only while a read shows another node that keeps serving the
 //! Service. A read counts if it began after this process observed the node's signals, and for [`READ_TTL`]. Such a node is Ready,
-//! not about to end, in load balancers, has a ready endpoint, and
+//! not about to end, in load balancers, has an agent and a ready endpoint, and
 //! - has no signal, or
 //! - has signals and a name before the own one, once the own signals have lasted for [`SIGNALLED_WAIT`].
 //!
@@ -39,9 +39,11 @@ pub(super) struct OtherNodes {
 }
 
 impl OtherNodes {
-    /// Adds a node that was read. It counts only if it works and is not about to end.
+    /// Adds a node that was read. It counts only if it works, is not about to end, and has an agent.
     pub(super) fn add(&mut self, node: &Node, own_name: &str, now: Moment) {
-        if node.name == own_name || !node.ready || node.is_terminal() || node.excluded.is_some() {
+        let may_serve = node.ready && !node.is_terminal() && node.excluded.is_none();
+        // Nobody answers the probes of headgate's path there. Where kube-proxy answers those of the Service's port, this node only stays longer.
+        if node.name == own_name || !may_serve || node.lacks_agent {
             return;
         }
         // Signals that must last before they count are among them: the other agent counts by its own clock. One that has ended ends for

@@ -269,6 +269,41 @@ fn node_that_fails_its_probes_does_not_serve() {
 }
 
 #[test]
+fn node_without_an_agent_does_not_serve_where_probes_reach_headgate() {
+    for (health_port, taints, expected) in [
+        (10456, &[][..], vec!["u2".to_owned()]),
+        // Holding its entry would help nobody.
+        (10456, &[DRAIN], vec!["u2".to_owned()]),
+        (80, &[], vec![]),
+        (80, &[DRAIN], vec!["u1".to_owned()]),
+    ] {
+        let mut cluster = probed(health_port);
+        cluster.nodes = vec![node(1, taints), node(2, &[DRAIN])];
+        cluster.nodes[0].lacks_agent = true;
+        cluster.plan();
+        assert_eq!(cluster.held(), expected, "{health_port} {taints:?}");
+    }
+}
+
+#[test]
+fn percentage_is_that_of_the_entries_whose_probes_can_pass() {
+    for (health_port, expected) in [(10456, 2), (80, 0)] {
+        let mut cluster = cluster(&["-"; 8], IntOrPercent::Percent(50));
+        cluster.probes = PROBES_HEADGATE;
+        cluster.guard.health_port = health_port;
+        for node in &mut cluster.nodes[4..] {
+            node.lacks_agent = true;
+        }
+        for number in 1..=4 {
+            cluster.set(number, &[DRAIN]);
+        }
+        cluster.settle();
+        let with_agents = cluster.up().into_iter().filter(|number| *number <= 4);
+        assert_eq!(with_agents.count(), expected, "{health_port}");
+    }
+}
+
+#[test]
 fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
     let condition = || Signal::Condition("condition:Gone=True".to_owned());
     for (health_port, may_write_holds, signal, is_stale, held_back, why) in [

@@ -160,6 +160,30 @@ fn another_node_counts_only_if_it_serves_and_is_in_service() {
     assert_eq!(scene.held(), held("n1", &["web"]), "n2 leaves the pool");
 }
 
+/// kube-proxy answers on its port of the Service.
+#[test]
+fn node_without_an_agent_serves_only_rules_that_kube_proxy_answers() {
+    let (agents, kube_proxy) = (("HTTP", 10456), ("Http", 32000));
+    for (probes, is_held) in [
+        (vec![agents], true),
+        (vec![kube_proxy], false),
+        (vec![kube_proxy, agents], true),
+        (vec![agents, kube_proxy], true),
+    ] {
+        for taints in [&[][..], &[DRAIN]] {
+            let mut scene = Scene::new([taints, &[DRAIN], &[]], &[1, 2]);
+            scene.nodes[0].lacks_agent = true;
+            scene.probes = &probes;
+            let expected = match (is_held, taints.is_empty()) {
+                (true, _) => held("n2", &["web"]),
+                (false, true) => vec![],
+                (false, false) => held("n1", &["web"]),
+            };
+            assert_eq!(scene.held(), expected, "{probes:?} {taints:?}");
+        }
+    }
+}
+
 /// Its agent answers 503 about every Service at once.
 #[test]
 fn node_that_is_about_to_end_by_a_signal_of_health_alone_does_not_serve() {

@@ -66,6 +66,8 @@ fn other_nodes_that_keep_serving() {
         (changed(true, |node| node.ready = false), false, false),
         (changed(true, |node| node.ends = true), false, false),
         (changed(false, |node| node.excluded = Some("label")), false, false),
+        (changed(false, |node| node.lacks_agent = true), false, false),
+        (changed(true, |node| node.lacks_agent = true), false, false),
         (
             Node {
                 marker: Some(marker(MARKER_NO_SIGNAL)),
