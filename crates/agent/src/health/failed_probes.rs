@@ -42,6 +42,13 @@ struct Answered {
 }
 
 impl Answered {
+    fn none(now: Instant) -> Self {
+        Self {
+            counts: AnswerCounts::default(),
+            last_at: now,
+        }
+    }
+
     fn is_probed(&self, now: Instant) -> bool {
         now < self.last_at + PROBED_TTL
     }
@@ -56,16 +63,24 @@ impl ServiceAnswers {
     pub(crate) fn count(&self, service: &NamespacedName, is_ok: bool, now: Instant) {
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !answers.contains_key(service) {
-            let none = Answered {
-                counts: AnswerCounts::default(),
-                last_at: now,
-            };
-            answers.insert(service.clone(), none);
+            answers.insert(service.clone(), Answered::none(now));
         }
         if let Some(Answered { counts, last_at }) = answers.get_mut(service) {
             *(if is_ok { &mut counts.ok } else { &mut counts.unavailable }) += 1;
             *last_at = now;
         }
+    }
+
+    /// Takes the Service as asked about, without an answer of this process.
+    pub(crate) fn adopt(&self, service: &NamespacedName, now: Instant) {
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.entry(service.clone()).or_insert(Answered::none(now));
+    }
+
+    /// Whether an answer was 200.
+    pub(crate) fn has_ok(&self) -> bool {
+        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.values().any(|answered| answered.counts.ok > 0)
     }
 
     /// Forgets the answers about Services that are not probed any more. Not while the node has a signal: a load balancer that has left it
@@ -81,7 +96,7 @@ impl ServiceAnswers {
         answers.retain(|service, _| table.get(service).is_some());
     }
 
-    /// Whether there were answers about the Service.
+    /// Whether there were answers about the Service, of this process or of the one before.
     pub(crate) fn has(&self, service: &NamespacedName) -> bool {
         self.0
             .lock()

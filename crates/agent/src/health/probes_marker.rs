@@ -22,6 +22,9 @@ use super::verdict::VerdictInputs;
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while it has none: the counts of deleted Services are forgotten.
 const FORGET_INTERVAL: Duration = Duration::from_mins(5);
+/// From the start of the process: how long a `True` of the process before stays as it is while the answers of this one are not known. With
+/// the interval of confirmations it is less than the time for which one counts.
+const ANSWERS_KNOWN_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// What the marker by probes is written from.
 #[derive(Debug)]
@@ -50,7 +53,8 @@ impl ProbesMarker {
                 .state(&mut probes, started_at)
                 .map(|state| (self.node_name.clone(), state.own_intent()));
             intents.publish(intent.into_iter().collect());
-            let pause = if probes.is_none() {
+            let may_wait = self.clock.now().mono < started_at + ANSWERS_KNOWN_TIMEOUT;
+            let pause = if probes.is_none() && !may_wait {
                 FORGET_INTERVAL
             } else {
                 COUNT_INTERVAL
@@ -67,11 +71,11 @@ impl ProbesMarker {
         }
     }
 
-    /// What the condition should say; `None` if the Node is not known, or needs none.
+    /// What the condition should say; `None` if the Node is not known or needs none, or if the condition stays as it is for now.
     fn state(&mut self, probes: &mut Option<FailedProbes>, started_at: Instant) -> Option<MarkerState> {
         let report = self.inputs.node.borrow_and_update().clone();
         let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
-        let local_services = self.local_services();
+        let mut local_services = self.local_services();
         let healthz = self.metrics.healthz_counts();
         let has_signal = !report.signals().is_empty() || has_notice;
         if !has_signal {
@@ -81,13 +85,25 @@ impl ProbesMarker {
         if !has_signal {
             return shown.is_some().then(|| MarkerState::without_signal(uid, shown));
         }
+        let is_out = shown
+            .as_ref()
+            .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
+        let now = self.clock.now();
+        if is_out
+            && probes.is_none()
+            && let Some(services) = &self.services
+        {
+            let has_passed = healthz.ok > 0 || services.answers.has_ok();
+            if !has_passed && !services.are_known(now) && now.mono < started_at + ANSWERS_KNOWN_TIMEOUT {
+                return None;
+            }
+            services.adopt_answers(now);
+            local_services = self.local_services();
+        }
         let probes = probes.get_or_insert_with(|| {
-            let is_out = shown
-                .as_ref()
-                .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
             FailedProbes::new(self.required, healthz, &local_services, is_out).started_at(started_at)
         });
-        let wanted = probes.update(healthz, &local_services, self.clock.now().mono);
+        let wanted = probes.update(healthz, &local_services, now.mono);
         Some(MarkerState::new(uid, wanted, shown))
     }
 
@@ -117,16 +133,22 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use headgate_core::node::SignalRules;
+    use headgate_core::node::{MarkerStatus, Node, Signal, SignalRules, Taint};
     use headgate_kubernetes::{NodeField, NodeIntents};
+    use jiff::Timestamp;
     use prometheus_client::registry::Registry;
     use tokio::sync::watch;
 
     use super::super::failed_probes::ServiceAnswers;
     use super::super::proxy_status::ProxyStatus;
-    use super::super::services::{ServedService, ServiceDrains, ServiceTable};
+    use super::super::services::{DrainReads, ServedService, ServiceDrains, ServiceTable};
     use super::*;
     use headgate_core::service::NamespacedName;
+
+    /// It may be taken back.
+    const MAINTENANCE: &str = "headgate.dev/maintenance";
+    /// The machine is about to end.
+    const ENDS: &str = "node.kubernetes.io/out-of-service";
 
     fn table(services: std::ops::Range<u32>) -> Arc<ServiceTable> {
         let named = |number| NamespacedName::new("a", &format!("service-{number}"));
@@ -134,37 +156,183 @@ mod tests {
         Arc::new(served.collect())
     }
 
+    /// The marker of a node, and what it is made from.
+    struct Scene {
+        marker: ProbesMarker,
+        node: watch::Sender<NodeReport>,
+        proxy: watch::Sender<ProxyStatus>,
+        notices: watch::Sender<BTreeMap<Signal, Timestamp>>,
+        tables: watch::Sender<Option<Arc<ServiceTable>>>,
+        reads: watch::Sender<Option<Arc<DrainReads>>>,
+        answers: ServiceAnswers,
+    }
+
+    impl Scene {
+        /// An agent that has just started.
+        fn start() -> Self {
+            let clock = Clock::System;
+            let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), clock.now()));
+            let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+            let notices = watch::Sender::new(BTreeMap::new());
+            let inputs = VerdictInputs {
+                node: node.subscribe(),
+                proxy: proxy.subscribe(),
+                notices: notices.subscribe(),
+            };
+            let last_change = watch::Sender::new(None).subscribe();
+            let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock.clone());
+            let (tables, reads) = (watch::Sender::new(None), watch::Sender::new(None));
+            let answers = ServiceAnswers::default();
+            let services = KeptServicesView {
+                drains: ServiceDrains {
+                    inputs: inputs.clone(),
+                    reads: reads.subscribe(),
+                },
+                tables: tables.subscribe(),
+                answers: answers.clone(),
+                ports: None,
+            };
+            let marker = ProbesMarker {
+                node_name: "n".to_owned(),
+                required: NonZeroU32::MIN,
+                inputs,
+                metrics,
+                services: Some(services),
+                clock,
+            };
+            Self {
+                marker,
+                node,
+                proxy,
+                notices,
+                tables,
+                reads,
+                answers,
+            }
+        }
+
+        /// The watch observes the Node with this taint, and the marker of this status if it has one.
+        fn observe(&self, taint: &str, marker: Option<MarkerStatus>) {
+            let node = Node {
+                uid: "u".into(),
+                taints: vec![Taint::new(taint, "NoSchedule")],
+                marker: marker.map(|status| MarkerFact {
+                    status,
+                    reason: "ProbesFailed".to_owned(),
+                    ..MarkerFact::default()
+                }),
+                ..Node::default()
+            };
+            let node = node.with_signals(&SignalRules::default_health());
+            let now = Clock::System.now();
+            self.node.send_modify(|report| *report = report.with_node(node, now));
+        }
+
+        /// The Service `a/web` has an endpoint here.
+        fn list(&self) {
+            let table: ServiceTable = [(web(), ServedService::example(1))].into_iter().collect();
+            self.tables.send_replace(Some(Arc::new(table)));
+        }
+    }
+
+    fn web() -> NamespacedName {
+        NamespacedName::new("a", "web")
+    }
+
+    /// What the marker should say a second later; `None` if it stays as it is.
+    async fn wanted(scene: &mut Scene, probes: &mut Option<FailedProbes>, started_at: Instant) -> Option<&'static str> {
+        sleep(COUNT_INTERVAL).await;
+        let state = scene.marker.state(probes, started_at)?;
+        Some(state.wanted.status.as_str())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restarted_agent_leaves_a_true_marker_until_its_answers_are_known() {
+        let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, None, "no Node");
+        scene.observe(MAINTENANCE, Some(MarkerStatus::True));
+        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, None, "no Services");
+        scene.list();
+        assert_eq!(
+            wanted(&mut scene, &mut probes, started_at).await,
+            None,
+            "no other nodes"
+        );
+        let signals = scene.node.borrow().signals().clone();
+        let read = || Some(Arc::new(DrainReads::example(&signals, &[&web()], Instant::now())));
+        scene.reads.send_replace(read());
+        // Its load balancer may have left, and asks this process nothing.
+        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
+        sleep(2 * ANSWERS_KNOWN_TIMEOUT).await;
+        scene.reads.send_replace(read());
+        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
+        scene.answers.count(&web(), true, Instant::now());
+        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restarted_agent_that_learns_nothing_takes_a_true_marker_back() {
+        let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+        scene.observe(MAINTENANCE, Some(MarkerStatus::True));
+        let mut kept = 0;
+        while wanted(&mut scene, &mut probes, started_at).await.is_none() {
+            kept += 1;
+        }
+        assert_eq!(COUNT_INTERVAL * (kept + 1), ANSWERS_KNOWN_TIMEOUT);
+    }
+
+    /// A load balancer may have taken the node back.
+    #[tokio::test(start_paused = true)]
+    async fn a_restarted_agent_that_has_answered_200_takes_a_true_marker_back_at_once() {
+        for is_healthz in [true, false] {
+            let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+            scene.observe(MAINTENANCE, Some(MarkerStatus::True));
+            scene.list();
+            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, None);
+            if is_healthz {
+                scene.marker.metrics.healthz.increment(true);
+            } else {
+                scene.answers.count(&web(), true, Instant::now());
+            }
+            let found = wanted(&mut scene, &mut probes, started_at).await;
+            assert_eq!(found, Some("False"), "{is_healthz}");
+        }
+    }
+
+    /// It is the work of a process that has not seen a Service, or of nobody.
+    #[tokio::test(start_paused = true)]
+    async fn only_what_the_process_before_had_seen_counts_as_out() {
+        let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+        scene.observe(ENDS, Some(MarkerStatus::True));
+        scene.tables.send_replace(Some(table(0..0)));
+        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
+        scene.list();
+        assert_eq!(
+            wanted(&mut scene, &mut probes, started_at).await,
+            Some("False"),
+            "new here"
+        );
+        let (mut scene, mut probes) = (Scene::start(), None);
+        scene.observe(ENDS, Some(MarkerStatus::False));
+        scene.list();
+        scene.marker.metrics.healthz.increment(false);
+        for _ in 0..2 {
+            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+            scene.marker.metrics.healthz.increment(false);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn answers_about_deleted_services_are_forgotten_without_a_signal() {
-        let clock = Clock::System;
-        let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), clock.now()));
-        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
-        let notices = watch::Sender::new(BTreeMap::new());
-        let inputs = VerdictInputs {
-            node: node.subscribe(),
-            proxy: proxy.subscribe(),
-            notices: notices.subscribe(),
-        };
-        let last_change = watch::Sender::new(None).subscribe();
-        let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock);
-        let (tables, answers) = (watch::Sender::new(None), ServiceAnswers::default());
-        let services = KeptServicesView {
-            drains: ServiceDrains {
-                inputs: inputs.clone(),
-                reads: watch::Sender::new(None).subscribe(),
-            },
-            tables: tables.subscribe(),
-            answers: answers.clone(),
-            ports: None,
-        };
-        let marker = ProbesMarker {
-            node_name: "n".to_owned(),
-            required: NonZeroU32::MIN,
-            inputs,
-            metrics,
-            services: Some(services),
-            clock: Clock::System,
-        };
+        let Scene {
+            marker,
+            node,
+            proxy,
+            notices,
+            tables,
+            answers,
+            ..
+        } = Scene::start();
         let running = tokio::spawn(marker.run(NodeIntents::default().field(NodeField::Marker)));
         for number in 0..100 {
             tables.send_replace(Some(table(number..number + 2)));
@@ -181,5 +349,6 @@ mod tests {
         sleep(FORGET_INTERVAL + COUNT_INTERVAL).await;
         assert_eq!(answers.len(), 0);
         running.abort();
+        drop((node, proxy, notices));
     }
 }

@@ -76,6 +76,9 @@ async fn restarted_agent_does_not_take_a_true_condition_back() {
         sleep(SECOND / 2).await;
         assert!(world.shows("True", "ProbesFailed"), "{:?}", world.shown());
     }
+    let writes = world.status_writes();
+    sleep(220 * SECOND).await;
+    assert_eq!(world.status_writes(), writes + 1, "it is confirmed");
     // What someone else has written proves nothing.
     world.overwrite("True");
     world.restart_agent();

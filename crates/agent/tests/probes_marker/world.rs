@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate_agent::health::{Metrics, ProbesMarker, ProxyStatus, VerdictInputs, router};
+use headgate_agent::health::services::{KeptServicesView, ServiceDrains};
+use headgate_agent::health::{Metrics, ProbesMarker, ProxyStatus, ServiceAnswers, VerdictInputs, router};
 use headgate_agent::own_node::watch_own_node;
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeReport, Signal, SignalRules};
@@ -29,6 +31,8 @@ const NODE: &str = "node-1";
 const MARKER: &str = "headgate.dev/OutOfLoadBalancers";
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 pub(crate) const REQUIRED: u64 = 3;
+/// How long an agent lists Services.
+const LIST_TIME: Duration = Duration::from_secs(2);
 
 type Notices = BTreeMap<Signal, Timestamp>;
 
@@ -148,12 +152,23 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
     let metrics = Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
     let node_metrics = headgate_agent::own_node::Metrics::register(&mut registry, reports.subscribe(), rules.clone());
     let reporter = node_metrics.watch_reporter(NODE, clock);
+    // No Services, which are listed later than the Node.
+    let tables = watch::Sender::new(None);
+    let services = KeptServicesView {
+        drains: ServiceDrains {
+            inputs: inputs.clone(),
+            reads: watch::Sender::new(None).subscribe(),
+        },
+        tables: tables.subscribe(),
+        answers: ServiceAnswers::default(),
+        ports: None,
+    };
     let marker = ProbesMarker {
         node_name: NODE.to_owned(),
         required: NonZeroU32::new(u32::try_from(REQUIRED).unwrap()).unwrap(),
         inputs: inputs.clone(),
         metrics: metrics.clone(),
-        services: None,
+        services: Some(services),
         clock: clock.clone(),
     };
     let writer = NodeWriter::new(client.clone(), NodeWriteMetrics::register(&mut registry), clock.clone());
@@ -169,6 +184,10 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
         reporter,
         clock.clone(),
     ));
+    tasks.spawn(async move {
+        sleep(LIST_TIME).await;
+        tables.send_replace(Some(Arc::default()));
+    });
     tasks.spawn(marker.run(intents.field(NodeField::Marker)));
     tasks.spawn(writer.run(intents));
     Agent {

@@ -99,6 +99,23 @@ impl DrainReads {
         }
     }
 
+    /// Reads of these Services that show another node without a signal.
+    #[cfg(test)]
+    pub(crate) fn example(signals: &Signals, services: &[&NamespacedName], started_at: Instant) -> Self {
+        let others = OtherNodes {
+            without_signal: Some("other".to_owned()),
+            ..OtherNodes::default()
+        };
+        let read = ServiceRead { started_at, others };
+        Self {
+            services: services
+                .iter()
+                .map(|service| ((*service).clone(), read.clone()))
+                .collect(),
+            ..Self::new(signals.clone(), started_at)
+        }
+    }
+
     /// Whether the node has had signals without a gap since these were observed, if it has these now.
     pub(super) fn continues_with(&self, signals: &Signals) -> bool {
         signals

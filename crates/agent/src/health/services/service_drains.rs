@@ -95,6 +95,22 @@ impl KeptServicesView {
         kept.collect()
     }
 
+    /// Whether it is known to which Services load balancers keep sending.
+    pub(crate) fn are_known(&self, now: Moment) -> bool {
+        let table = self.tables.borrow();
+        table.as_deref().is_some_and(|table| self.drains.are_known(table, now))
+    }
+
+    /// Takes the Services with endpoints here as asked about: the process before has seen to it, and a load balancer that has left asks no
+    /// more. Not where each has a port: this process finds out itself which one it cannot open.
+    pub(crate) fn adopt_answers(&self, now: Moment) {
+        let table = self.tables.borrow();
+        let here = table.iter().flat_map(|table| table.with_endpoints());
+        for service in here.filter(|_| self.ports.is_none()) {
+            self.answers.adopt(service, now.mono);
+        }
+    }
+
     /// Whether no other process answers on the Service's port.
     fn is_own_port(&self, service: &NamespacedName) -> bool {
         let ports = self.ports.as_ref().map(watch::Receiver::borrow);
