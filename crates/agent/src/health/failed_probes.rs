@@ -162,6 +162,8 @@ pub(crate) struct FailedProbes {
     services: BTreeMap<NamespacedName, FailedInRow>,
     /// When every Service that is probed was probed by this process; `None` if another process has counted enough already.
     all_probed_at: Option<Instant>,
+    /// Whether another process has the ports of the Services.
+    shares_ports: bool,
 }
 
 impl FailedProbes {
@@ -193,7 +195,16 @@ impl FailedProbes {
                 .map(|(key, answered)| (key, in_row(answered.counts)))
                 .collect(),
             all_probed_at: None,
+            shares_ports: false,
         }
+    }
+
+    /// Counts a Service with endpoints as out only after the required number, however long nobody has asked: one request by hand does not
+    /// show that its load balancer asks this process, and not kube-proxy. One that has left the node has asked as often.
+    #[must_use]
+    pub(crate) fn sharing_ports(mut self, shares_ports: bool) -> Self {
+        self.shares_ports = shares_ports;
+        self
     }
 
     /// Awaits the first probe of each Service with endpoints, if the process has started so recently that its load balancer may not have
@@ -295,10 +306,15 @@ impl FailedProbes {
         }
         let is_serving = |key: &NamespacedName| kept.contains_key(key);
         let is_probed = |key: &NamespacedName| answered.get(key).is_some_and(|answered| answered.is_probed(now));
-        let failing = self
-            .services
-            .iter()
-            .filter(|(key, in_row)| in_row.failed < self.required && !is_serving(key) && is_probed(key));
+        let has_endpoints = |key: &NamespacedName| {
+            table
+                .get(key)
+                .is_some_and(|served| served.endpoints_of_any_family() > 0)
+        };
+        let failing = self.services.iter().filter(|(key, in_row)| {
+            let is_required = is_probed(key) || self.shares_ports && has_endpoints(key);
+            in_row.failed < self.required && !is_serving(key) && is_required
+        });
         let failing = first_names(failing.map(|(key, _)| key), MAX_NAMES);
         if !failing.is_empty() {
             missing.push(format!(

@@ -101,7 +101,10 @@ impl ProbesMarker {
             local_services = self.local_services();
         }
         let probes = probes.get_or_insert_with(|| {
-            FailedProbes::new(self.required, healthz, &local_services, is_out).started_at(started_at)
+            let shares_ports = self.services.as_ref().is_some_and(|services| services.ports.is_none());
+            FailedProbes::new(self.required, healthz, &local_services, is_out)
+                .started_at(started_at)
+                .sharing_ports(shares_ports)
         });
         let wanted = probes.update(healthz, &local_services, now.mono);
         Some(MarkerState::new(uid, wanted, shown))
@@ -319,6 +322,39 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
             scene.marker.metrics.healthz.increment(false);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_request_about_a_service_is_no_proof_that_its_load_balancer_asks_here() {
+        for (has_own_ports, expected) in [(false, "False"), (true, "True")] {
+            let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+            scene.marker.required = NonZeroU32::new(2).unwrap();
+            if let Some(services) = scene.marker.services.as_mut().filter(|_| has_own_ports) {
+                services.ports = Some(watch::Sender::default().subscribe());
+            }
+            scene.observe(ENDS, None);
+            scene.list();
+            for _ in 0..4 {
+                assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+                scene.marker.metrics.healthz.increment(false);
+            }
+            scene.answers.count(&web(), false, Instant::now());
+            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+            sleep(Duration::from_mins(10)).await;
+            assert_eq!(
+                wanted(&mut scene, &mut probes, started_at).await,
+                Some(expected),
+                "{has_own_ports}"
+            );
+            scene.answers.count(&web(), false, Instant::now());
+            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
+            sleep(Duration::from_mins(10)).await;
+            assert_eq!(
+                wanted(&mut scene, &mut probes, started_at).await,
+                Some("True"),
+                "it has left"
+            );
         }
     }
 
