@@ -10,8 +10,9 @@
 //! whose signals began last, if all have some. Each of its reads shows signals on all others, so it does not fail in the first
 //! [`SIGNALLED_WAIT`]. Later, no read from before its signals counts any more on any node, so nobody finds a node without a signal, and
 //! the first of all names finds no other. This needs reads that are not answered from a cache, and clocks that run
-//! equally fast to within the difference of the two times. Two limits: a node that ends, or loses its endpoint, counts until the next read,
-//! within seconds; where no marker is written, a node whose signals have ended counts although its agent may not know yet.
+//! equally fast to within the difference of the two times. Three limits: a node that ends, or loses its endpoint, counts until the next read,
+//! within seconds; where no marker is written, a node whose signals have ended counts although its agent may not know yet; an endpoint
+//! counts once a read shows it ready, although load balancers may not have found its node yet.
 
 use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
