@@ -210,7 +210,7 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Vec<Findin
         cluster().filter(|service| port != KUBE_PROXY_PORT && !is_annotated(service, port, |path| path == "/healthz"));
     let findings = missed.map(|service| {
         let what = format!(
-            "no annotation points its probe at :{port}/healthz: unless its load balancer probes that by itself, nodes with signals keep \
+            "no annotation points its probe at :{port}/healthz over HTTP: unless its load balancer probes that by itself, nodes with signals keep \
              getting its connections"
         );
         let do_ = "Azure: service.beta.kubernetes.io/port_PORT_health-probe_port, …_protocol and …_request-path; AWS: \
@@ -224,27 +224,22 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Vec<Findin
     )
 }
 
-/// Whether the annotations of Azure, for every port, or of AWS point at the port and such a path.
+/// Whether the annotations of Azure, for every port, or of AWS point at the port and such a path over HTTP. Without a protocol both probe
+/// TCP, which no signal fails.
 fn is_annotated(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bool) -> bool {
     let annotations = service.metadata.annotations.as_ref();
     let port = port.to_string();
-    let points = |port_key: &str, path_key: &str| {
-        let value = |key: &str| annotations.and_then(|all| all.get(&format!("service.beta.kubernetes.io/{key}")));
-        value(port_key) == Some(&port)
+    let points = |prefix: &str, path_key: &str| {
+        let value =
+            |key: &str| annotations.and_then(|all| all.get(&format!("service.beta.kubernetes.io/{prefix}{key}")));
+        value("port") == Some(&port)
+            && value("protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("http"))
             && value(path_key).is_some_and(|path| is_path(path.split('?').next().unwrap_or_default()))
     };
-    let azure = |number: i32| {
-        points(
-            &format!("port_{number}_health-probe_port"),
-            &format!("port_{number}_health-probe_request-path"),
-        )
-    };
+    let azure = |number: i32| points(&format!("port_{number}_health-probe_"), "request-path");
     let mut ports = service.spec.ports.iter();
     !service.spec.ports.is_empty() && ports.all(|port| azure(port.port))
-        || points(
-            "aws-load-balancer-healthcheck-port",
-            "aws-load-balancer-healthcheck-path",
-        )
+        || points("aws-load-balancer-healthcheck-", "path")
 }
 
 pub(super) fn check_local_services(world: &World) -> Vec<Finding> {
@@ -267,8 +262,8 @@ pub(super) fn check_local_services(world: &World) -> Vec<Finding> {
         let port = service.spec.health_check_node_port;
         if opens_ports && has_kube_proxy {
             let what = format!("kube-proxy owns its health check node port {port}, so headgate cannot open it");
-            let do_ = "set serviceHealthChecks: Path, and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; nodePorts is for nodes \
-                       without kube-proxy";
+            let do_ = "set serviceHealthChecks: Path, and point the Service's HTTP probe at headgate's port and the path \
+                       /healthz/services/NAMESPACE/NAME; nodePorts is for nodes without kube-proxy";
             return Some(Finding::failure(what, do_).about(object(service)));
         }
         if opens_ports || is_drained_by_admin_states(world) || is_probed_at_path(service, &world.settings) {
@@ -282,8 +277,8 @@ pub(super) fn check_local_services(world: &World) -> Vec<Finding> {
         let what = format!(
             "keeps sending to a node with signals until its last endpoint there is gone: {owner} answers its health check node port {port}"
         );
-        let do_ = "set serviceHealthChecks: Path and point the Service's probe at headgate's port and the path /healthz/services/NAMESPACE/NAME; on Azure \
-                   admin states do it instead";
+        let do_ = "set serviceHealthChecks: Path and point the Service's HTTP probe at headgate's port and the path \
+                   /healthz/services/NAMESPACE/NAME; on Azure admin states do it instead";
         Some(Finding::failure(what, do_).about(object(service)))
     };
     let findings = local.iter().filter_map(finding).collect();

@@ -1,5 +1,7 @@
 //! The table of broken worlds.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// A world that differs from a whole one in one fault.
@@ -405,6 +407,55 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
         object: "service/default/web",
         what: "no annotation points its probe at :10456/healthz",
     },
+    // Both probe TCP then, which no signal fails.
+    Broken {
+        break_it: |world| {
+            web_annotations(world).remove("service.beta.kubernetes.io/port_443_health-probe_protocol");
+        },
+        id: "probes",
+        state: State::Warning,
+        object: "service/default/web",
+        what: "no annotation points its probe at :10456/healthz over HTTP",
+    },
+    Broken {
+        break_it: |world| *web_annotations(world) = of_aws(&[]),
+        id: "probes",
+        state: State::Warning,
+        object: "service/default/web",
+        what: "no annotation points its probe at :10456/healthz over HTTP",
+    },
+    // The port has no TLS.
+    Broken {
+        break_it: |world| {
+            let key = "service.beta.kubernetes.io/port_443_health-probe_protocol";
+            web_annotations(world).insert(key.to_owned(), "https".to_owned());
+        },
+        id: "probes",
+        state: State::Warning,
+        object: "service/default/web",
+        what: "no annotation points its probe at :10456/healthz over HTTP",
+    },
+    Broken {
+        break_it: |world| *web_annotations(world) = of_aws(&[("protocol", "HTTPS")]),
+        id: "probes",
+        state: State::Warning,
+        object: "service/default/web",
+        what: "no annotation points its probe at :10456/healthz over HTTP",
+    },
+    Broken {
+        break_it: |world| {
+            world.settings.service_health = ServiceHealth::Path;
+            let spec =
+                json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "ports": [{"port": 443}]});
+            let mut shop = service("shop", "1", &spec);
+            shop.metadata.annotations = Some(of_aws(&[("path", "/healthz/services/default/shop")]));
+            world.services = Ok(vec![shop]);
+        },
+        id: "local-services",
+        state: State::Failure,
+        object: "service/default/shop",
+        what: "kube-proxy answers its health check node port 32000",
+    },
     Broken {
         break_it: |world| {
             let spec =
@@ -417,6 +468,21 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
         what: "kube-proxy answers its health check node port 32000",
     },
 ];
+
+fn web_annotations(world: &mut World) -> &mut BTreeMap<String, String> {
+    let web = &mut world.services.as_mut().unwrap()[0];
+    web.metadata.annotations.as_mut().unwrap()
+}
+
+/// Annotations of AWS for a probe of headgate's port, with these changes.
+fn of_aws(changes: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let all = [("port", "10456"), ("path", "/healthz")].iter().chain(changes);
+    let annotations = all.map(|(key, value)| {
+        let key = format!("service.beta.kubernetes.io/aws-load-balancer-healthcheck-{key}");
+        (key, (*value).to_owned())
+    });
+    annotations.collect()
+}
 
 fn locked() -> DenyAssignment {
     DenyAssignment::from_document(&json!({"properties": {"denyAssignmentName": "locked", "scope": GROUP,
@@ -447,4 +513,20 @@ fn the_fault_of_each_broken_world_is_named_and_nothing_else() {
         assert!(finding.what.contains(broken.what), "{finding:#?}");
         assert!(finding.do_.as_ref().is_some_and(|do_| !do_.is_empty()));
     }
+}
+
+#[test]
+fn probes_of_aws_are_pointed_at_headgate_over_http() {
+    let mut world = whole_without_azure();
+    for protocol in ["http", "HTTP"] {
+        *web_annotations(&mut world) = of_aws(&[("protocol", protocol)]);
+        assert_eq!(wrong(&world), [], "{protocol}");
+    }
+    world.settings.service_health = ServiceHealth::Path;
+    let spec = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "ports": [{"port": 443}]});
+    let mut shop = service("shop", "1", &spec);
+    let path = ("path", "/healthz/services/default/shop");
+    shop.metadata.annotations = Some(of_aws(&[("protocol", "http"), path]));
+    world.services = Ok(vec![shop]);
+    assert_eq!(wrong(&world), []);
 }
