@@ -1,6 +1,6 @@
 //! The commands in the README, the guides and the installation pages: each block runs in a sandbox, page after page, or its fence says
 //! `cloud` after the language: it needs Azure, a registry, a kubelet, or the controllers of a release. A fence with `make` has targets of the
-//! Makefile. Blocks of other pages must be shell that bash can read.
+//! Makefile. Blocks of other pages must be shell that bash can read. Blocks of YAML must be values of the chart.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::succeed;
+use crate::links::pages_below;
 use crate::manifests::rendering::tools;
 use crate::sandbox::command::Sandbox;
 
@@ -49,7 +50,7 @@ const READ_ONLY: [&str; 7] = [
 /// What must stay executed, so that marks do not become the rule.
 const MIN_EXECUTED: usize = 6;
 
-/// A fenced block with commands.
+/// A fenced block.
 struct Block {
     page: &'static str,
     line: usize,
@@ -96,8 +97,11 @@ fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The blocks of a text with commands.
-fn blocks_of(page: &'static str, text: &str) -> Vec<Block> {
+/// The languages of blocks with commands.
+const SHELL: &[&str] = &["sh", "bash", "console"];
+
+/// The blocks of a text in these languages.
+fn blocks_of(page: &'static str, text: &str, languages: &[&str]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut open: Option<(bool, usize)> = None;
     for (number, line) in text.lines().enumerate() {
@@ -112,7 +116,7 @@ fn blocks_of(page: &'static str, text: &str) -> Vec<Block> {
         } else if let Some(fence) = trimmed.strip_prefix("```") {
             let mut words = fence.split_whitespace();
             let language = words.next().unwrap_or_default();
-            let is_wanted = ["sh", "bash", "console"].contains(&language);
+            let is_wanted = languages.contains(&language);
             if is_wanted {
                 blocks.push(Block {
                     page,
@@ -129,7 +133,7 @@ fn blocks_of(page: &'static str, text: &str) -> Vec<Block> {
 }
 
 fn blocks(pages: &[&'static str]) -> Vec<Block> {
-    let read = |page: &&'static str| blocks_of(page, &std::fs::read_to_string(repository(page)).unwrap());
+    let read = |page: &&'static str| blocks_of(page, &std::fs::read_to_string(repository(page)).unwrap(), SHELL);
     pages.iter().flat_map(read).collect()
 }
 
@@ -193,6 +197,38 @@ fn every_block_is_shell() {
     }
 }
 
+/// The chart takes each block of YAML as values, a list as `settings.signals.extra`, unless it begins like an object of Kubernetes.
+#[test]
+fn every_block_of_yaml_is_read() {
+    let schema = std::fs::read_to_string(repository("charts/headgate/values.schema.json")).unwrap();
+    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let mut pages = vec![repository("README.md")];
+    pages_below(&repository("docs"), &mut pages);
+    let mut taken = 0;
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for block in blocks_of(String::leak(page.display().to_string()), &text, &["yaml"]) {
+            let document: Value =
+                serde_yaml::from_str(&block.text).unwrap_or_else(|error| panic!("{}: {error}", block.name()));
+            let has = |key: &str| document.get(key).is_some();
+            if ["metadata", "spec", "patches"].into_iter().any(has) {
+                continue;
+            }
+            let values = if document.is_array() {
+                json!({"settings": {"signals": {"extra": document}}})
+            } else if has("notifications") {
+                json!({"settings": document})
+            } else {
+                document
+            };
+            let errors: Vec<_> = validator.iter_errors(&values).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{}: {errors:?}", block.name());
+            taken += 1;
+        }
+    }
+    assert!(taken >= MIN_EXECUTED, "{taken}");
+}
+
 /// The functions of the runbooks show the events of Nodes, which are in `default`, whatever the namespace of the context is; the newest last.
 #[tokio::test]
 async fn node_events_are_shown_from_any_namespace() {
@@ -234,7 +270,7 @@ async fn node_events_are_shown_from_any_namespace() {
 #[test]
 fn blocks_are_found_with_their_marks_and_commands() {
     let text = "1. ```sh cloud\n   az x\n   ```\n\n```yaml\n$ not this\n```\n```console\n$ a \\\n  b\n{\"out\": 1}\n$ c\n```\n";
-    let blocks = blocks_of("page", &text.replacen("1. ", "   ", 1));
+    let blocks = blocks_of("page", &text.replacen("1. ", "   ", 1), SHELL);
     let found: Vec<_> = blocks
         .iter()
         .map(|block| {

@@ -52,7 +52,7 @@ fn parse(text: &str) -> Page {
     Page { links, anchors }
 }
 
-fn pages_below(directory: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn pages_below(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
