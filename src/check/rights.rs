@@ -13,6 +13,11 @@ use crate::config::{MarkerWriter, ServiceHealth, Settings};
 /// The API group of Leases.
 const LEASES: &str = "coordination.k8s.io";
 const MAINTENANCE: &str = "headgate.dev";
+/// The namespace of the leader's objects.
+const SYSTEM: &str = "kube-system";
+/// What needs a right.
+const ADMIN_STATES: &str = "admin states";
+const MAINTENANCE_ENABLED: &str = "maintenance.enabled";
 
 /// A request that an account must be allowed to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,7 +176,10 @@ pub(super) fn needed(settings: &Settings, account: &Account) -> Vec<Right> {
     }
     let leads_azure = account.has_azure || settings.azure.is_configured();
     if role.may_lead() && leads_azure {
-        add_for_leaders(&mut rights, settings);
+        add_for_leaders(&mut rights, ADMIN_STATES);
+        add_for_admin_states(&mut rights, settings);
+    } else if role == Role::Controller && settings.leads_maintenances_alone() {
+        add_for_leaders(&mut rights, MAINTENANCE_ENABLED);
     }
     // Of those that may lead only the controllers have it, without which the setting has no effect.
     if role.may_lead() && settings.azure.reads_node_events() {
@@ -204,10 +212,16 @@ fn add_for_agents(rights: &mut Rights, settings: &Settings) {
     }
 }
 
-fn add_for_leaders(rights: &mut Rights, settings: &Settings) {
-    const SYSTEM: &str = "kube-system";
-    let why = "admin states";
+/// The election, and what every term reads.
+fn add_for_leaders(rights: &mut Rights, why: &'static str) {
     rights.add_in(why, LEASES, "leases", (SYSTEM, "headgate-leader"), &["get", "update"]);
+    rights.add_in(why, LEASES, "leases", (SYSTEM, ""), &["create"]);
+    rights.add(why, "", "services", &["list", "watch"]);
+    rights.add(why, "discovery.k8s.io", "endpointslices", &["list", "watch"]);
+}
+
+fn add_for_admin_states(rights: &mut Rights, settings: &Settings) {
+    let why = ADMIN_STATES;
     let shared = (SYSTEM, "aks-managed-resource-locker");
     rights.add_in(why, LEASES, "leases", shared, &["get", "list", "watch", "update"]);
     rights.add_in(
@@ -217,10 +231,7 @@ fn add_for_leaders(rights: &mut Rights, settings: &Settings) {
         (SYSTEM, "headgate-admin-state"),
         &["get", "update"],
     );
-    rights.add_in(why, LEASES, "leases", (SYSTEM, ""), &["create"]);
     rights.add_in(why, "", "configmaps", (SYSTEM, ""), &["create"]);
-    rights.add(why, "", "services", &["list", "watch"]);
-    rights.add(why, "discovery.k8s.io", "endpointslices", &["list", "watch"]);
     if let Some(secret) = &settings.azure.config_secret {
         let secret = (secret.namespace.as_str(), secret.name.as_str());
         rights.add_in("azure.configSecret", "", "secrets", secret, &["get"]);
@@ -230,7 +241,7 @@ fn add_for_leaders(rights: &mut Rights, settings: &Settings) {
 fn add_for_controllers(rights: &mut Rights, settings: &Settings) {
     rights.add("holds of the guard", "", "nodes", &["patch"]);
     if settings.maintenance.enabled {
-        let why = "maintenance.enabled";
+        let why = MAINTENANCE_ENABLED;
         rights.add(why, MAINTENANCE, "nodemaintenances", &["list", "watch", "patch"]);
         rights.add(why, MAINTENANCE, "nodemaintenances/status", &["update"]);
         let all = ["list", "watch", "create", "patch", "delete"];

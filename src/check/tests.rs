@@ -317,6 +317,27 @@ fn rights_follow_from_settings_and_role() {
         "automate nodemaintenances.headgate.dev"
     ));
     assert!(has(&settings, Role::Controller, "patch machines.cluster.x-k8s.io"));
+    // For maintenances alone, a controller leads without Azure; another process does not.
+    for (role, expected) in [(Role::Agent, false), (Role::All, false), (Role::Controller, true)] {
+        let without_azure = Account {
+            has_azure: false,
+            ..account(role)
+        };
+        let needed = needed(&settings, &without_azure);
+        for right in [
+            "get leases.coordination.k8s.io headgate-leader in kube-system",
+            "update leases.coordination.k8s.io headgate-leader in kube-system",
+            "create leases.coordination.k8s.io in kube-system",
+            "watch endpointslices.discovery.k8s.io",
+        ] {
+            // Agents list them for `serviceHealthChecks`.
+            let expected = expected || right.starts_with("watch") && role.answers_probes();
+            let is_needed = needed.iter().any(|known| known.to_string() == right);
+            assert_eq!(is_needed, expected, "{role:?} {right}");
+        }
+        let of_azure = needed.iter().find(|known| known.resource == "configmaps");
+        assert_eq!(of_azure, None, "{role:?} without load balancers");
+    }
     settings.admin_state.mode = AdminStateMode::Disabled;
     settings.azure.config_secret = Some("kube-system/azure".parse().unwrap());
     assert!(has(&settings, Role::All, "get secrets azure in kube-system"));

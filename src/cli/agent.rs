@@ -63,7 +63,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "URL")]
     imds_endpoint: Option<String>,
 
-    /// File azure.json, as cloud-provider-azure reads it; without it this process does not stand for election [default: none]
+    /// File azure.json, as cloud-provider-azure reads it; without it and azure.configSecret only a controller with maintenance.enabled
+    /// stands for election [default: none]
     #[arg(long, value_name = "FILE")]
     azure_config_file: Option<String>,
 

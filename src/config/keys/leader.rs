@@ -18,9 +18,10 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.azure.config_secret,
             "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` has `azure.json`, read as cloud-provider-azure reads it. It wins over \
              the file of `--azure-config-file`, key by key, or replaces it (`cloudConfigType` in the file: `file`, `secret` or `merge`). \
-             Without both this process does not stand for election. A mistake in the file ends the process at its start; both are read \
-             again every minute of a term. The leader needs the right to `get` the Secret. One key is headgate's own: \
-             `enableLoadBalancerAdminState` (false means `adminState.mode: Disabled`). In the chart: `azure.configSecret`.",
+             Without both only a controller with `maintenance.enabled` stands for election, for maintenances alone. A mistake in the \
+             file ends the process at its start; both are read again every minute of a term. The leader needs the right to `get` the \
+             Secret. One key is headgate's own: `enableLoadBalancerAdminState` (false means `adminState.mode: Disabled`). In the chart: \
+             `azure.configSecret`.",
         ),
         Key::new(
             "azure.clusterName",
