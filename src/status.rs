@@ -20,7 +20,7 @@ mod waits;
 mod words;
 
 pub(crate) use agents::{AgentEndpoints, query_agents};
-pub(crate) use from_leader::{Nodes as LeaderNodes, fetch_from_leader};
+pub(crate) use from_leader::{NO_LOAD_BALANCERS, Nodes as LeaderNodes, fetch_from_leader};
 pub(crate) use leader_view::LeaderInputs;
 pub(crate) use local_pools::list;
 pub(crate) use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};

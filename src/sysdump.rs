@@ -88,21 +88,27 @@ async fn status_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
         ..
     } = request;
     let mut parts = Vec::new();
-    let report = match in_time(*deadline, status::fetch_from_leader(client, access, LeaderNodes::All)).await {
-        Ok(report) => Some(report),
+    let served = in_time(*deadline, status::fetch_from_leader(client, access, LeaderNodes::All)).await;
+    let (report, why) = match served {
+        Ok(report) => (report, status::NO_LOAD_BALANCERS),
         Err(error) => {
             parts.push(Part::missing("status of the leader", error));
-            let snapshot = Box::pin(status::take_snapshot(SnapshotRequest {
-                client,
-                azure: Err("the leader does not serve its state".to_owned()),
-                settings,
-            }));
-            match in_time(*deadline, snapshot.map_err(|error| error.to_string())).await {
-                Ok(snapshot) => Some(StatusReport::from_snapshot(&snapshot)),
-                Err(error) => {
-                    parts.push(Part::missing("status", error));
-                    None
-                }
+            (None, "the leader does not serve its state")
+        }
+    };
+    let report = if report.is_some() {
+        report
+    } else {
+        let snapshot = Box::pin(status::take_snapshot(SnapshotRequest {
+            client,
+            azure: Err(why.to_owned()),
+            settings,
+        }));
+        match in_time(*deadline, snapshot.map_err(|error| error.to_string())).await {
+            Ok(snapshot) => Some(StatusReport::from_snapshot(&snapshot)),
+            Err(error) => {
+                parts.push(Part::missing("status", error));
+                None
             }
         }
     };

@@ -1,4 +1,5 @@
-//! The state of the cluster as the leader has it, for `/statusz` and for `headgate status`, which reads it at [`PATH`].
+//! The state of the cluster as the leader has it, for `/statusz` and for `headgate status`, which reads it at [`PATH`]: `null` from a leader
+//! without load balancers.
 //!
 //! A report is made when someone asks, outside of the runtime that leads, one at a time and at most once in [`MAX_AGE`]. It answers all
 //! who asked before it was begun, and the page as long as it is not older.
@@ -157,6 +158,11 @@ impl ClusterView {
     pub(super) async fn shown(&self, new: bool) -> Option<Shown> {
         self.work.borrow().as_ref()?;
         self.last.get(new, |last| self.make(last)).await
+    }
+
+    /// Whether this process leads, and only for maintenances.
+    pub(super) fn leads_without_load_balancers(&self) -> bool {
+        self.process.settings.leads_maintenances_alone() && self.leader.current_term().is_some()
     }
 
     async fn make(&self, last: Option<Shown>) -> Option<Shown> {

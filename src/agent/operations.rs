@@ -22,6 +22,7 @@ use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
 use headgate_kubernetes::WatchFailure;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -171,8 +172,11 @@ async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Re
     }
 }
 
-/// The state of the cluster as JSON; 503 in a process that does not lead, or leads without load balancers.
+/// The state of the cluster as JSON; `null` from a leader without load balancers, 503 in a process that does not lead.
 async fn cluster(State(operations): State<Operations>, RawQuery(query): RawQuery) -> Response {
+    if operations.cluster.leads_without_load_balancers() {
+        return Json(Value::Null).into_response();
+    }
     let Some(shown) = operations.cluster.shown(true).await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "this process does not lead\n").into_response();
     };

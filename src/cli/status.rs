@@ -131,7 +131,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 impl Arguments {
     fn unsettled(&self, report: &StatusReport) -> Vec<String> {
-        report.unsettled(!self.azure.given().is_empty() || report.leader.is_some())
+        let has_leader_on_azure = report.leader.is_some() && !report.has_no_load_balancers;
+        report.unsettled(!self.azure.given().is_empty() || has_leader_on_azure)
     }
 }
 
@@ -214,7 +215,7 @@ async fn read_report(arguments: &Arguments, settings: &Settings, client: &Client
 
 /// The state as the leader serves it; with flags about Azure, or without a leader, as this machine reads it.
 async fn read_state(arguments: &Arguments, settings: &Settings, client: &Client) -> Result<StatusReport, Failure> {
-    let mut from_leader = None;
+    let (mut from_leader, mut has_no_load_balancers) = (None, false);
     if arguments.azure.given().is_empty() {
         let is_narrow = !arguments.all && arguments.nodes.is_empty() && arguments.selector.is_none();
         let nodes = if is_narrow {
@@ -223,17 +224,24 @@ async fn read_state(arguments: &Arguments, settings: &Settings, client: &Client)
             LeaderNodes::All
         };
         match status::fetch_from_leader(client, &arguments.agents.access(), nodes).await {
-            Ok(report) => return Ok(report),
+            Ok(Some(report)) => return Ok(report),
+            Ok(None) => has_no_load_balancers = true,
             Err(why) => from_leader = Some(why),
         }
     }
+    let azure = if has_no_load_balancers {
+        Err(status::NO_LOAD_BALANCERS.to_owned())
+    } else {
+        arguments.azure.connect(settings, client).await?
+    };
     let snapshot = status::take_snapshot(SnapshotRequest {
         client,
-        azure: arguments.azure.connect(settings, client).await?,
+        azure,
         settings,
     });
     let snapshot = snapshot.await.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);
+    report.has_no_load_balancers = has_no_load_balancers;
     if let (Some(error), Some(why)) = (&mut report.azure_error, from_leader) {
         *error = format!("{error}; the leader does not serve it: {why}");
     }

@@ -170,7 +170,8 @@ async fn read_service(
     let mut from_leader = String::new();
     if arguments.azure.given().is_empty() && arguments.statusz.is_none() {
         match status::fetch_from_leader(client, &arguments.agents.access(), LeaderNodes::Notable).await {
-            Ok(found) => return Ok(report(LocalPoolsSnapshot::of_leader(found))),
+            Ok(Some(found)) => return Ok(report(LocalPoolsSnapshot::of_leader(found))),
+            Ok(None) => from_leader = format!("; {}", status::NO_LOAD_BALANCERS),
             Err(why) => from_leader = format!("; the leader does not serve it: {why}"),
         }
     }

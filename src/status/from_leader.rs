@@ -25,7 +25,10 @@ pub(crate) enum Nodes {
     All,
 }
 
-/// Gets the report of the leader.
+/// Why load balancers are not shown where the leader says so.
+pub(crate) const NO_LOAD_BALANCERS: &str = "the leader has no load balancers";
+
+/// Gets the report of the leader; `None` if it leads without load balancers, for maintenances alone.
 ///
 /// # Errors
 /// Why there is none, as a text.
@@ -33,7 +36,7 @@ pub(crate) async fn fetch_from_leader(
     client: &Client,
     access: &AgentAccess,
     nodes: Nodes,
-) -> Result<StatusReport, String> {
+) -> Result<Option<StatusReport>, String> {
     if access.route == AgentRoute::Direct {
         return Err("it is asked through the API server only".to_owned());
     }
@@ -68,12 +71,12 @@ pub(crate) async fn fetch_from_leader(
     for pod in candidates.iter().take(MAX_PODS) {
         match pods.get(&pod.name, access.port, &path, MAX_REPORT_BYTES).await {
             Ok(body) => {
-                let report: StatusReport = serde_json::from_slice(&body)
+                let report: Option<StatusReport> = serde_json::from_slice(&body)
                     .map_err(|error| format!("{} does not answer with a status: {error}", pods.place(&pod.name)))?;
-                return Ok(StatusReport {
+                return Ok(report.map(|report| StatusReport {
                     leader: leader.or(report.leader),
                     ..report
-                });
+                }));
             }
             Err(error) if failure.is_empty() => failure = error,
             Err(_) => {}
@@ -92,7 +95,60 @@ fn candidates(pods: &[HeadgatePod], is_node_known: bool) -> Vec<&HeadgatePod> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::future::ready;
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+    use crate::status::example_report;
+
+    /// What is fetched where the pod of the leader answers this.
+    async fn fetched(answer: String) -> Result<Option<StatusReport>, String> {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path();
+            let body = if path.ends_with("/proxy/statusz/cluster") {
+                answer.clone()
+            } else if path.ends_with("/pods") {
+                let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": "controller"});
+                let pod = json!({"metadata": {"name": "leads", "labels": labels}, "status": {"phase": "Running"},
+                    "spec": {"nodeName": "node-1", "containers": []}});
+                json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string()
+            } else {
+                let spec =
+                    json!({"holderIdentity": "node-1_x", "leaseDurationSeconds": 3600, "renewTime": Timestamp::now()});
+                json!({"metadata": {"name": "headgate-leader"}, "spec": spec}).to_string()
+            };
+            ready(Ok::<_, Infallible>(Response::new(Body::from(body.into_bytes()))))
+        });
+        let access = AgentAccess {
+            port: 10457,
+            route: AgentRoute::ApiServer,
+            namespace: "kube-system".to_owned(),
+        };
+        fetch_from_leader(&Client::new(service, "default"), &access, Nodes::Notable).await
+    }
+
+    #[tokio::test]
+    async fn a_leader_without_load_balancers_has_no_report() {
+        assert!(matches!(fetched("null".to_owned()).await, Ok(None)));
+        let report = serde_json::to_string(&example_report()).unwrap();
+        let report = fetched(report).await.unwrap().unwrap();
+        assert_eq!(
+            report.leader.unwrap().holder.as_deref(),
+            Some("node-1_x"),
+            "the leader by its Lease"
+        );
+        for answer in ["", "false", "{}"] {
+            let error = fetched(answer.to_owned()).await.unwrap_err();
+            assert!(
+                error.starts_with("pod kube-system/leads does not answer with a status: "),
+                "{answer}: {error}"
+            );
+        }
+    }
 
     #[test]
     fn controllers_are_asked_before_agents() {

@@ -73,6 +73,9 @@ pub(crate) struct StatusReport {
     /// The selected Nodes that the report lacks.
     #[serde(skip)]
     pub missing_nodes: Vec<String>,
+    /// Whether the leader says that it has no load balancers.
+    #[serde(skip)]
+    pub has_no_load_balancers: bool,
     /// Whether the text has the rows of the nodes only.
     #[serde(skip)]
     pub no_headers: bool,

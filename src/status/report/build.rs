@@ -98,6 +98,7 @@ impl StatusReport {
             maintenances_error: snapshot.maintenances.as_ref().err().cloned(),
             leader_work: None,
             missing_nodes: Vec::new(),
+            has_no_load_balancers: false,
             no_headers: false,
         }
     }
