@@ -325,7 +325,7 @@ fn event_reasons(source: &str) -> BTreeSet<String> {
 }
 
 /// The sources of the product below a directory, without their tests.
-fn sources(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
+pub(crate) fn sources(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let is_test = path.file_stem().is_some_and(|name| name == "tests");

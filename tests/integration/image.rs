@@ -14,8 +14,9 @@ use headgate_sandbox::agents::Addresses;
 use headgate_sandbox::{process, process::Process};
 use headgate_test_kubernetes::{control_plane, create_node, eventually, met, scratch, set_taints};
 use kube::config::Kubeconfig;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::docs;
 use crate::harness::{http, settings_file};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -301,4 +302,57 @@ fn the_image_contains_only_the_static_program_and_a_ca_bundle() {
         Vec::<String>::new(),
         "there is nothing to run it with"
     );
+}
+
+/// The files of the repository that `cargo build` reads: every manifest, the targets of its package, which build scripts are, and what sources of
+/// the product include. Modules are in the folder of their target.
+fn read_by_the_build(root: &Path) -> BTreeSet<PathBuf> {
+    let mut files: BTreeSet<PathBuf> = [root.join("Cargo.lock")].into();
+    let mut cargo = process::command_in(env!("CARGO"), root);
+    cargo.args(["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"]);
+    let workspace: Value = serde_json::from_slice(&cargo.output().unwrap().stdout).unwrap();
+    for package in workspace["packages"].as_array().unwrap() {
+        let targets = package["targets"].as_array().unwrap().iter();
+        let named = targets
+            .map(|target| &target["src_path"])
+            .chain([&package["manifest_path"]]);
+        files.extend(named.map(|path| PathBuf::from(path.as_str().unwrap())));
+    }
+    let mut sources = Vec::new();
+    for directory in ["src", "crates"] {
+        docs::sources(&root.join(directory), &mut sources);
+    }
+    for (source, text) in sources {
+        let macros = ["include!(", "include_str!(", "include_bytes!("];
+        for argument in macros.iter().flat_map(|name| text.split(name).skip(1)) {
+            let file = argument.split('"').nth(1).unwrap();
+            files.insert(source.parent().unwrap().join(file).canonicalize().unwrap());
+        }
+    }
+    let relative = files.iter().map(|path| path.strip_prefix(root).unwrap().to_owned());
+    relative.collect()
+}
+
+#[test]
+fn the_build_has_every_file_that_it_reads() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
+    let text = fs::read_to_string(root.join(".dockerignore")).unwrap();
+    let mut patterns = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    assert_eq!(patterns.next(), Some("*"));
+    let admitted: Vec<&str> = patterns.map(|pattern| pattern.strip_prefix('!').unwrap()).collect();
+    assert!(!admitted.concat().contains(['*', '?', '[', '\\']), "{admitted:?}");
+    let files = read_by_the_build(&root);
+    for file in [
+        "build.rs",
+        "src/cli/azure_setup.sh",
+        "crates/agent/Cargo.toml",
+        "Cargo.lock",
+    ] {
+        assert!(files.contains(Path::new(file)), "{file} is not in {files:?}");
+    }
+    let missing: Vec<_> = files
+        .iter()
+        .filter(|file| !admitted.iter().any(|admitted| file.starts_with(admitted)))
+        .collect();
+    assert!(missing.is_empty(), ".dockerignore leaves out {missing:?}");
 }
