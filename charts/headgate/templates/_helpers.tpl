@@ -89,10 +89,10 @@ podMonitors: {{ toJson $groups }}
 prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRule.enabled "default" $rule) }}
 {{- end -}}
 
-{{/* The names in maintenance.automatic, as JSON. */}}
+{{/* The names in maintenance.automatic of the settings, which may replace the value's, as JSON. */}}
 {{- define "headgate.causes" -}}
 {{- $names := list -}}
-{{- range .Values.maintenance.automatic -}}
+{{- range include "headgate.settings" . | fromYaml | dig "maintenance" "automatic" list -}}
 {{- if kindIs "map" . }}{{- $names = append $names .cause }}{{- else }}{{- $names = append $names . }}{{- end -}}
 {{- end -}}
 {{- toJson $names -}}

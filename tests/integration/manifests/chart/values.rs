@@ -261,6 +261,34 @@ fn maintenances_are_installed_without_azure() {
     named("CustomResourceDefinition", "nodemaintenances.headgate.dev");
 }
 
+/// The settings win over the value, so the rights follow them.
+#[test]
+fn a_maintenance_for_a_machine_brings_its_rights_wherever_the_cause_is_named() {
+    let machine = json!(["preempt", {"cause": "machine", "timeout": "5m"}]);
+    for (value, settings, expected) in [
+        (json!(["preempt"]), json!({}), false),
+        (machine.clone(), json!({}), true),
+        (json!(["preempt"]), json!({"automatic": machine}), true),
+        (machine.clone(), json!({"automatic": ["preempt"]}), false),
+        (machine.clone(), json!({"automatic": []}), false),
+    ] {
+        let values =
+            json!({"maintenance": {"enabled": true, "automatic": value}, "settings": {"maintenance": settings}});
+        let objects = rendered("kube-system", &values, &[]);
+        let settings = only(&objects, "ConfigMap")["data"]["settings.yaml"].to_string();
+        assert_eq!(settings.contains("machine"), expected, "{settings}");
+        for (kind, name) in [
+            ("ClusterRole", "headgate-cluster-api"),
+            ("ClusterRoleBinding", "headgate-cluster-api"),
+            ("ValidatingAdmissionPolicy", "headgate-machines"),
+            ("ValidatingAdmissionPolicyBinding", "headgate-machines"),
+        ] {
+            let is_this = |object: &Value| object["kind"] == kind && object["metadata"]["name"] == name;
+            assert_eq!(objects.iter().any(is_this), expected, "{kind} {name} of {values}");
+        }
+    }
+}
+
 #[test]
 fn a_cluster_that_is_too_old_is_refused() {
     for (version, accepted) in [("1.29.9", false), ("1.30.0", true), ("v1.33.2-gke.100", true)] {
