@@ -425,9 +425,16 @@ async fn a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(world: &Wo
         "helm rollback",
         "kubectl -n kube-system rollout restart deployment/headgate-controller"
     );
-    end_job(administrator, ["FailureTarget", "Failed"], json!({"failed": 3})).await;
+    let job = administrator.get(JOB).await;
+    assert_eq!(job["spec"]["backoffLimit"], 0, "one failed pod ends it");
+    end_job(administrator, ["FailureTarget", "Failed"], json!({"failed": 1})).await;
     let output = uninstall.await.unwrap();
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let account = "/api/v1/namespaces/kube-system/serviceaccounts/headgate-uninstall";
+    for gone in [account, JOB] {
+        let (status, body) = administrator.ask(&ApiRequest::get(gone)).await;
+        assert_eq!(status, 404, "nothing of a failed uninstall goes on: {body}");
+    }
 
     let page = text("docs/guides/upgrade-uninstall.md");
     let mut blocks = page.split("```sh cloud\n").skip(1);
