@@ -24,7 +24,7 @@ pub use document::{DocumentError, EventStatus, EventType, EventsDocument, Schedu
 pub use imds::poll_imds;
 pub use metrics::Metrics;
 pub use node_edit::TaintChange;
-pub use node_event::{announces_preempt, edit_for_event};
+pub use node_event::{announces_preempt, edit_for_event, has_ended};
 pub use notice::{Notice, NoticeTracker, NoticeTrackers, TrackedNotice, VmName};
 pub use preempt_message::PreemptMessage;
 pub use snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};

@@ -1,9 +1,9 @@
 //! Eviction notices in Node events: the leader turns a genuine `PreemptScheduled` event into the draining taint.
 //!
 //! It is for clusters whose agents do not poll the metadata service (`evictionNotices`). Invariants: a notice taints a Node once,
-//! because the Node's annotation records it by the same write; only a Node that says that its VM is a spot VM gets the taint, and at most
-//! five in a minute; only a process of the controllers writes, which `other_nodes` checks. What a message means and what changes
-//! in a Node is left to `headgate_agent::spot`.
+//! because the Node's annotation records it by the same write; a notice that has ended taints none; only a Node that says that its VM is
+//! a spot VM gets the taint, and at most five in a minute; only a process of the controllers writes, which `other_nodes` checks. What a
+//! message means and what changes in a Node is left to `headgate_agent::spot`.
 
 mod latest;
 mod metrics;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use headgate_agent::spot::{TaintChange, edit_for_event};
+use headgate_agent::spot::{TaintChange, edit_for_event, has_ended};
 use headgate_core::clock::Clock;
 use headgate_core::node::DRAINING_TAINT;
 use headgate_kubernetes::{
@@ -190,6 +190,13 @@ impl NodeEdit for Look {
                     node = self.name,
                     "eviction notice ignored: the Node has no label of a spot VM"
                 );
+                return Edited::Done;
+            }
+            // Both times are the detector's. A notice that it lost for a while only is a new one at its next repetition.
+            let ended = |latest: &LatestMessage| has_ended(node, latest.last_seen());
+            if memory.latest.get(&self.name).is_some_and(ended) {
+                memory.latest.forget(&self.name);
+                self.task.metrics.count(Outcome::Stale);
                 return Edited::Done;
             }
             if let Err(until) = memory.limit.take(&self.name, Instant::now()) {

@@ -28,8 +28,9 @@ pub fn edit_for_event(node: &mut Node, message: Option<&PreemptMessage>, now: Ti
         message,
         Some(PreemptMessage::Notice(_) | PreemptMessage::Started { .. })
     );
+    let tainted_at = record.as_ref().and_then(|record| record.tainted_at);
     let tracker = NoticeTracker {
-        is_clear: !is_announced && record.as_ref().is_some_and(|record| has_ended(node, record)),
+        is_clear: !is_announced && tainted_at.is_some_and(|tainted_at| has_ended(node, tainted_at)),
         notice: notice.map(|notice| TrackedNotice {
             first: notice.clone(),
             latest: notice,
@@ -69,11 +70,8 @@ pub fn announces_preempt(kind: &str, status: &str, message: &str) -> bool {
     PREEMPT_CONDITIONS.contains(&kind) && status == "True" && is_announced()
 }
 
-/// Whether a condition has become `False` after headgate's taint, and none announces an eviction.
-fn has_ended(node: &Node, record: &NoticeRecord) -> bool {
-    let Some(tainted_at) = record.tainted_at else {
-        return false;
-    };
+/// Whether a condition that reports evictions has become `False` after this time, and none announces an eviction.
+pub fn has_ended(node: &Node, after: Timestamp) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut has_ended = false;
     for condition in conditions {
@@ -83,7 +81,7 @@ fn has_ended(node: &Node, record: &NoticeRecord) -> bool {
         }
         if PREEMPT_CONDITIONS.contains(&condition.type_.as_str()) && condition.status == "False" {
             let since = condition.last_transition_time.as_ref();
-            has_ended |= since.is_some_and(|since| since.0 > tainted_at);
+            has_ended |= since.is_some_and(|since| since.0 > after);
         }
     }
     has_ended

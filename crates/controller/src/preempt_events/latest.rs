@@ -49,6 +49,11 @@ pub struct LatestMessages {
 }
 
 impl LatestMessage {
+    /// The time of its latest repetition.
+    pub(super) fn last_seen(&self) -> Timestamp {
+        self.last_seen
+    }
+
     /// The message, if it is about the Node that was created at `created`, and is still repeated.
     pub fn about(&self, created: Option<Timestamp>, now: Timestamp) -> Option<&PreemptMessage> {
         let is_about_it = created.is_none_or(|created| self.last_seen >= created);

@@ -12,7 +12,7 @@ words! {
         Advisory = "ignored_advisory",
         /// Ignored: the detector's own query had failed.
         QueryFailed = "ignored_query_failed",
-        /// Ignored: older than ten minutes.
+        /// Ignored: older than ten minutes, or a condition of the Node says that the notice has ended.
         Stale = "ignored_stale",
         /// Ignored: a message in no known form, or about a name that no Node can have.
         Unknown = "ignored_unknown",

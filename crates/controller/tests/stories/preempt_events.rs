@@ -73,16 +73,33 @@ impl Scene {
         });
     }
 
-    /// Creates another spot Node, `z`, and returns the API of Nodes.
-    async fn add_other(&self) -> Api<Node> {
-        let other = json!({"metadata": {"name": "z", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
+    /// Creates another spot Node, and returns the API of Nodes.
+    async fn add_other(&self, name: &str) -> Api<Node> {
+        let other = json!({"metadata": {"name": name, "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
         let other: Node = serde_json::from_value(other).unwrap();
         let nodes = Api::<Node>::all(self.client.clone());
         nodes.create(&PostParams::default(), &other).await.unwrap();
-        self.fake.change::<Node>("", "z", |node| {
+        self.fake.change::<Node>("", name, |node| {
             node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
         });
         nodes
+    }
+
+    /// Creates spot Nodes, each with an event of this time, a second apart.
+    async fn add_spot_nodes(&self, count: usize, at: Timestamp) {
+        for number in 0..count {
+            let name = format!("spot-{number:02}");
+            self.add_other(&name).await;
+            self.event_about(&name, FIRST, at).await;
+        }
+    }
+
+    /// node-problem-detector changes a condition of `n`.
+    fn set_condition(&self, kind: &str, status: &str, since: Timestamp) {
+        let since = Timestamp::from_second(since.as_second()).unwrap();
+        self.fake.change::<Node>("", "n", |node| {
+            node["status"]["conditions"] = json!([{"type": kind, "status": status, "lastTransitionTime": since}]);
+        });
     }
 
     /// node-problem-detector emits an event, or repeats it.
@@ -282,7 +299,7 @@ async fn events_of_an_earlier_node_and_old_ones_are_ignored() {
 #[tokio::test(start_paused = true)]
 async fn node_whose_requests_hang_delays_no_other_notice() {
     let scene = Scene::new().await;
-    let nodes = scene.add_other().await;
+    let nodes = scene.add_other("z").await;
     // As with an admission webhook that hangs for one Node.
     let is_hanging = |request: &RecordedRequest| request.path.ends_with("/nodes/n");
     scene.faults.set_for(Fault::Slow(Duration::from_hours(1)), is_hanging);
@@ -301,7 +318,7 @@ async fn node_whose_requests_hang_delays_no_other_notice() {
 #[tokio::test(start_paused = true)]
 async fn node_whose_writes_are_refused_delays_no_other_notice() {
     let scene = Scene::new().await;
-    let nodes = scene.add_other().await;
+    let nodes = scene.add_other("z").await;
     // As with an admission webhook that refuses each change of one Node.
     let is_refused = |request: &RecordedRequest| request.method == "PATCH" && request.path.ends_with("/nodes/n");
     scene.faults.set_for(Fault::Status(403), is_refused);
@@ -355,18 +372,7 @@ async fn at_most_five_nodes_a_minute_are_tainted() {
     let scene = Scene::new().await;
     let nodes = Api::<Node>::all(scene.client.clone());
     let now = scene.clock.now().wall;
-    for number in 0..12 {
-        let name = format!("spot-{number:02}");
-        let node = json!({"metadata": {"name": name, "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"providerID": "azure:///z"}});
-        nodes
-            .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
-            .await
-            .unwrap();
-        scene.fake.change::<Node>("", &name, |node| {
-            node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
-        });
-        scene.event_about(&name, FIRST, now).await;
-    }
+    scene.add_spot_nodes(12, now).await;
     let tainted = async || {
         let all = nodes.list(&kube::api::ListParams::default()).await.unwrap().items;
         let is_tainted = |node: &&Node| node.spec.as_ref().is_some_and(|spec| spec.taints.is_some());
@@ -382,6 +388,23 @@ async fn at_most_five_nodes_a_minute_are_tainted() {
     sleep(60 * SECOND).await;
     assert_eq!(tainted().await, 12, "none is forgotten");
     assert!(scene.count("delayed") >= 7);
+}
+
+/// Azure withdrew the eviction while the Node waited for its place: the taint would be of a healthy Node, and final.
+#[tokio::test(start_paused = true)]
+async fn notice_that_ended_before_its_taint_taints_only_if_it_is_announced_again() {
+    let scene = Scene::new().await;
+    let begin = scene.clock.now().wall;
+    scene.add_spot_nodes(5, begin).await;
+    scene.event(FIRST).await;
+    let went_false = scene.clock.now().wall + 10 * SECOND;
+    scene.set_condition("VMEventScheduled", "False", went_false);
+    sleep(120 * SECOND).await;
+    assert!(!scene.is_tainted(), "{:#}", scene.node());
+    assert_eq!((scene.count("delayed"), scene.count("ignored_stale")), (1, 1));
+    // The detector lost the notice for a while only.
+    scene.event(FIRST).await;
+    assert!(scene.is_tainted(), "{:#}", scene.node());
 }
 
 /// The client puts names into URLs as they are.
