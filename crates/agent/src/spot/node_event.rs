@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
 use super::node_edit::{TaintChange, edit_node};
-use super::notice::{Notice, NoticeTracker, TrackedNotice};
+use super::notice::{Notice, NoticeTracker, TrackedNotice, confirmation_deadline};
 use super::preempt_message::PreemptMessage;
 use super::taint_action::NoticeRecord;
 
@@ -23,7 +23,7 @@ pub fn edit_for_event(node: &mut Node, message: Option<&PreemptMessage>, now: Ti
         .annotations
         .as_ref()
         .and_then(NoticeRecord::from_annotations);
-    let notice = message.and_then(|message| notice_of(message, record.as_ref()));
+    let notice = message.and_then(|message| notice_of(message, record.as_ref(), now));
     let is_announced = matches!(
         message,
         Some(PreemptMessage::Notice(_) | PreemptMessage::Started { .. })
@@ -42,20 +42,22 @@ pub fn edit_for_event(node: &mut Node, message: Option<&PreemptMessage>, now: Ti
     edit_node(&tracker, node, now)
 }
 
-/// The notice that a message is about. A start without an id belongs to the recorded notice, if there is one; a record without
-/// an id and a time came from such a start, which announces nothing new then.
-fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>) -> Option<Notice> {
+/// The notice that a message announces. A start without an id belongs to the recorded notice, if Azure may still evict for that one.
+fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>, now: Timestamp) -> Option<Notice> {
+    let may_be_of = |record: &NoticeRecord| record.not_before.is_none_or(|at| now < confirmation_deadline(at));
     match message {
         PreemptMessage::Notice(notice) => Some(notice.clone()),
-        PreemptMessage::Started { event_id } if !event_id.is_empty() || record.is_none() => Some(Notice {
-            event_type: AzureNotice::Preempt,
-            event_id: event_id.clone(),
-            not_before: None,
-        }),
-        PreemptMessage::Started { .. } => record
-            .map(NoticeRecord::notice)
-            .filter(|notice| !notice.event_id.is_empty() || notice.not_before.is_some()),
-        PreemptMessage::QueryFailed | PreemptMessage::Advisory | PreemptMessage::Unknown => None,
+        PreemptMessage::Started { event_id } if !event_id.is_empty() || !record.is_some_and(may_be_of) => {
+            Some(Notice {
+                event_type: AzureNotice::Preempt,
+                event_id: event_id.clone(),
+                not_before: None,
+            })
+        }
+        PreemptMessage::Started { .. }
+        | PreemptMessage::QueryFailed
+        | PreemptMessage::Advisory
+        | PreemptMessage::Unknown => None,
     }
 }
 
@@ -120,6 +122,7 @@ mod tests {
         let done = record("a", Some(100), Some(50));
         // The taint was removed by hand.
         let cleared = record("a", Some(100), None);
+        let (ended, ending) = (record("a", Some(60 - 900), None), record("a", Some(61 - 900), None));
         let unnamed = record("", Some(100), Some(50));
         let (bare, bare_cleared) = (record("", None, Some(50)), record("", None, None));
         let tainted = Some(TaintChange::Tainted);
@@ -139,6 +142,13 @@ mod tests {
             ("now started without an id", cleared, started(""), None),
             ("started without an id, again", Some(&bare), started(""), None),
             ("the same, the taint gone", Some(&bare_cleared), started(""), None),
+            (
+                "started without an id, 15 min later",
+                Some(&ended),
+                started(""),
+                tainted,
+            ),
+            ("started without an id, just before", Some(&ending), started(""), None),
             ("a new notice", cleared, scheduled("b", 900), tainted),
             ("the query failed", None, PreemptMessage::QueryFailed, None),
             ("an advisory", None, PreemptMessage::Advisory, None),

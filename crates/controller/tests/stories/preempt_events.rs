@@ -8,7 +8,7 @@ use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::ClusterNode;
 use headgate_controller::preempt_events::{Metrics, PreemptEvents};
 use headgate_core::clock::Clock;
-use headgate_core::node::{DRAINING_TAINT, Taint};
+use headgate_core::node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION, Taint};
 use headgate_kubernetes::leader::CandidatePlacement;
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest, event_sink, series_value};
@@ -278,6 +278,28 @@ async fn notice_is_remembered_through_a_new_leader_and_a_failing_api_server() {
     scene.event(SECOND_NOTICE).await;
     sleep(30 * SECOND).await;
     assert!(scene.is_tainted());
+}
+
+/// The events of a second eviction came while nobody led, and the later one has neither an id nor a time.
+#[tokio::test(start_paused = true)]
+async fn start_without_an_id_long_after_the_recorded_notice_taints_once() {
+    let mut scene = Scene::new().await;
+    scene.task.abort();
+    scene.fake.change::<Node>("", "n", |node| {
+        let record = json!({"eventId": "A1", "notBefore": "2026-01-01T03:05:00Z", "bootId": "boot-0"});
+        node["metadata"]["annotations"] = json!({SPOT_NOTICE_ANNOTATION: record.to_string()});
+    });
+    scene.event(SECOND_NOTICE).await;
+    scene.event("Started.").await;
+    let mut registry = Registry::default();
+    (scene.task, scene.faults) = start(&scene.fake, &scene.clock, &scene.targets, &mut registry);
+    sleep(SECOND).await;
+    assert!(scene.is_tainted(), "{:#}", scene.node());
+    scene.clear();
+    for _ in 0..30 {
+        scene.event("Started.").await;
+    }
+    assert!(!scene.is_tainted(), "an operator removed the taint");
 }
 
 #[tokio::test(start_paused = true)]
