@@ -28,9 +28,9 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// A notice with characters that a template has to encode, to check one.
-    pub(crate) fn example() -> Self {
-        Self {
+    /// A notice and a warning with characters that a template has to encode, to check one. They differ in each field that may be empty.
+    pub(crate) fn examples() -> [Self; 2] {
+        let notice = Self {
             event: "NodeSignalled".to_owned(),
             time: Timestamp::UNIX_EPOCH,
             kind: "Node".to_owned(),
@@ -40,6 +40,16 @@ impl Notice {
             note: "a \"quoted\" \\ word\nand a second line".to_owned(),
             signals: vec!["headgate.dev/maintenance".to_owned(), "deletionTimestamp".to_owned()],
             reporter: "node-1".to_owned(),
-        }
+        };
+        let warning = Self {
+            event: "LoadBalancerUpdateFailed".to_owned(),
+            kind: "Service".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+            warning: true,
+            signals: Vec::new(),
+            ..notice.clone()
+        };
+        [notice, warning]
     }
 }

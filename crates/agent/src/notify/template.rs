@@ -1,7 +1,7 @@
 //! The template of a notification's body, in the language of Jinja. Pure.
 //!
-//! Invariant: a [`Template`] renders every notice: it is compiled and rendered with an example when it is made, unknown
-//! fields are errors, and the work and the size of one rendering are bounded.
+//! Invariant: a [`Template`] is compiled and has rendered a notice and a warning when it is made. Unknown fields are errors, and the work and
+//! the size of one rendering are bounded. A branch for single events or names is checked only by a notice that takes it.
 
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
@@ -47,7 +47,7 @@ impl Default for Template {
 }
 
 impl Template {
-    /// Compiles a template and renders an example, which says what the body is: JSON or text. What begins with a brace is meant to be JSON.
+    /// Compiles a template and renders examples, which say what the body is: JSON or text. What begins with a brace is meant to be JSON.
     ///
     /// # Errors
     /// When it cannot be compiled or rendered, or the result is too large, or begins as JSON and is none.
@@ -59,11 +59,15 @@ impl Template {
             text: text.to_owned(),
             content_type: JSON,
         };
-        let body = template.render(&Notice::example())?;
-        match serde_json::from_str::<serde_json::Value>(&body) {
-            Ok(_) => {}
-            Err(error) if body.trim_start().starts_with('{') => return Err(TemplateError::NotJson(error.to_string())),
-            Err(_) => template.content_type = TEXT,
+        for notice in Notice::examples() {
+            let body = template.render(&notice)?;
+            match serde_json::from_str::<serde_json::Value>(&body) {
+                Ok(_) => {}
+                Err(error) if body.trim_start().starts_with('{') => {
+                    return Err(TemplateError::NotJson(error.to_string()));
+                }
+                Err(_) => template.content_type = TEXT,
+            }
         }
         Ok(template)
     }
@@ -105,8 +109,9 @@ mod tests {
 
     #[test]
     fn templates_are_checked_and_rendered() {
+        let [notice, _] = Notice::examples();
         for (text, content_type, expected) in [
-            ("", JSON, Ok(serde_json::to_string(&Notice::example()).unwrap())),
+            ("", JSON, Ok(serde_json::to_string(&notice).unwrap())),
             ("{{ event }} {{ name }}", TEXT, Ok("NodeSignalled node-1".to_owned())),
             (
                 r#"{"text": {{ note | tojson }}}"#,
@@ -121,13 +126,25 @@ mod tests {
             (r#"{"text": "{{ note }}"}"#, JSON, Err("it renders no JSON")),
             ("{{ nothing }}", TEXT, Err("undefined")),
             ("{{ note | nothing }}", TEXT, Err("nothing")),
+            ("{% if warning %}{{ nothing }}{% endif %}", TEXT, Err("undefined")),
+            ("{% if namespace %}{{ nothing }}{% endif %}", TEXT, Err("undefined")),
+            (
+                "{% if not signals %}{{ note | nothing }}{% endif %}",
+                TEXT,
+                Err("nothing"),
+            ),
+            (
+                r#"{"text": {% if warning %}"{{ note }}"{% else %}""{% endif %}}"#,
+                JSON,
+                Err("it renders no JSON"),
+            ),
             ("{% if %}", TEXT, Err("syntax error")),
             ("{% for a in range(100000) %}{{ a }}{% endfor %}", TEXT, Err("")),
             ("{% include 'x' %}", TEXT, Err("")),
         ] {
             let rendered = Template::new(text).and_then(|template| {
                 assert_eq!(template.content_type(), content_type, "{text}");
-                template.render(&Notice::example())
+                template.render(&notice)
             });
             match (rendered, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
