@@ -1,19 +1,21 @@
-//! Polls IMDS for Scheduled Events: one request at a time, each second.
+//! Polls IMDS for Scheduled Events: each second, or as soon as the poll before has ended.
 //!
 //! The first response may take two minutes, because the request switches the service on, and so may the first one
-//! after the service has switched itself off (after 24 h without a request). So the timeout is long until there is a
-//! document, short after that, and grows again with each request that times out. Responses are complete documents
-//! without validators, so no request is conditional. Redirects are not followed.
+//! after the service has switched itself off (after 24 h without a request). So the oldest request without a response stays open for
+//! that long. Further ones are sent beside it, because IMDS may never answer that one; each has a short timeout. The first document counts.
+//! Responses are complete documents without validators, so no request is conditional. Redirects are not followed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, OptionFuture};
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::{AzureNotice, NodeReport};
 use headgate_http::client::{HttpError, Limits, PlainClient};
 use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::Timing;
 use super::document::{EventsDocument, ScheduledEvent};
@@ -23,7 +25,7 @@ use super::snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
 
 /// The newest version of the API; it has every field that is read.
 const PATH: &str = "/metadata/scheduledevents?api-version=2020-07-01";
-/// Timeout until the first document: the two minutes that it may take, with a margin.
+/// Timeout of the oldest request: the two minutes that the first document may take, with a margin.
 const FIRST_DOCUMENT_TIMEOUT: Duration = Duration::from_secs(150);
 const LIMITS: Limits = Limits {
     // IMDS is on the VM's host.
@@ -32,7 +34,7 @@ const LIMITS: Limits = Limits {
     // More than the events of a whole placement group.
     max_body_bytes: 256 * 1024,
 };
-/// Timeout after a document.
+/// Timeout of a poll.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a poll got no document.
@@ -51,15 +53,6 @@ impl PollError {
     }
 }
 
-/// The timeout of the next request, from that of this one and its outcome.
-fn next_timeout(current: Duration, outcome: &Result<EventsDocument, PollError>) -> Duration {
-    match outcome {
-        Ok(_) => DOCUMENT_TIMEOUT,
-        Err(failure) if failure.reason == ImdsErrorReason::Timeout => (2 * current).min(FIRST_DOCUMENT_TIMEOUT),
-        Err(_) => current,
-    }
-}
-
 /// Polls IMDS at `authority` and publishes the events of this VM until the task is aborted. `reports` has the Node's
 /// `providerID`. Events of the types `chosen` are notices, all others are shown only.
 pub async fn poll_imds(
@@ -74,16 +67,26 @@ pub async fn poll_imds(
     let client = PlainClient::plain_within(LIMITS);
     let mut ticks = interval(timing.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut request_timeout, mut foreign_id_logged) = (FIRST_DOCUMENT_TIMEOUT, false);
+    let (mut oldest, mut foreign_id_logged) = (None::<BoxFuture<'_, _>>, false);
     loop {
         ticks.tick().await;
-        let outcome = timeout(request_timeout, request(&client, &authority))
-            .await
-            .unwrap_or_else(|_| {
-                let error = format!("no answer within {} s", request_timeout.as_secs());
+        let mut newest = request(&client, &authority).boxed();
+        let outcome = tokio::select! {
+            outcome = &mut newest => outcome,
+            Some(outcome) = OptionFuture::from(oldest.as_mut()) => {
+                oldest = None;
+                outcome
+            }
+            () = sleep(DOCUMENT_TIMEOUT) => {
+                oldest.get_or_insert(newest);
+                let error = format!("no answer within {} s", DOCUMENT_TIMEOUT.as_secs());
                 Err(PollError::new(ImdsErrorReason::Timeout, error))
-            });
-        request_timeout = next_timeout(request_timeout, &outcome);
+            }
+        };
+        if outcome.is_ok() {
+            // The oldest request would be answered with an earlier state.
+            oldest = None;
+        }
         metrics.count_poll();
         match &outcome {
             Ok(document) if document.unreadable > 0 => metrics.count_error(ImdsErrorReason::Event),
@@ -235,7 +238,13 @@ async fn request(client: &PlainClient, authority: &str) -> Result<EventsDocument
 
 #[cfg(test)]
 mod tests {
-    use headgate_core::node::Signal;
+    use std::net::Ipv4Addr;
+
+    use headgate_core::node::{Node, Signal, SignalRules};
+    use prometheus_client::registry::Registry;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
 
     use super::*;
 
@@ -268,28 +277,51 @@ mod tests {
         polled(&EventsSnapshot::default(), Ok(document(1, events)), now)
     }
 
-    #[test]
-    fn timeout_is_long_until_the_first_document_and_after_timeouts() {
-        let timed_out = || Err(PollError::new(ImdsErrorReason::Timeout, ""));
-        for (current, outcome, want) in [
-            (FIRST_DOCUMENT_TIMEOUT, Ok(document(1, "")), DOCUMENT_TIMEOUT),
-            (FIRST_DOCUMENT_TIMEOUT, timed_out(), FIRST_DOCUMENT_TIMEOUT),
-            (DOCUMENT_TIMEOUT, timed_out(), 2 * DOCUMENT_TIMEOUT),
-            (100 * DOCUMENT_TIMEOUT, timed_out(), FIRST_DOCUMENT_TIMEOUT),
-            (
-                FIRST_DOCUMENT_TIMEOUT,
-                Err(PollError::new(ImdsErrorReason::Status, "")),
-                FIRST_DOCUMENT_TIMEOUT,
-            ),
-            (
-                DOCUMENT_TIMEOUT,
-                Err(PollError::new(ImdsErrorReason::Connection, "")),
-                DOCUMENT_TIMEOUT,
-            ),
-            (DOCUMENT_TIMEOUT, Ok(document(1, "")), DOCUMENT_TIMEOUT),
-        ] {
-            assert_eq!(next_timeout(current, &outcome), want, "{current:?} {outcome:?}");
+    /// Whether a notice is read from an IMDS that answers some connections, each after a time. In real time: client and server are real.
+    async fn is_noticed(answered_after: fn(usize) -> Option<Duration>) -> bool {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        let imds = async {
+            let mut answers = JoinSet::new();
+            for number in 0.. {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                answers.spawn(async move {
+                    let _ = stream.read(&mut [0; 1024]).await.unwrap();
+                    let Some(after) = answered_after(number) else {
+                        return std::future::pending().await;
+                    };
+                    sleep(after).await;
+                    let body = format!(r#"{{"DocumentIncarnation":1,"Events":[{OURS}]}}"#);
+                    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                });
+            }
+        };
+        let mut report = NodeReport::initial(None, &SignalRules::default(), Clock::System.now());
+        report.node = Some(Node {
+            provider_id: "azure:///p/Microsoft.Compute/virtualMachines/vm-a".to_owned(),
+            ..Node::default()
+        });
+        let (_reports, reports) = watch::channel(report);
+        let (sender, mut snapshots) = watch::channel(EventsSnapshot::default());
+        let metrics = Metrics::register(&mut Registry::default(), snapshots.clone());
+        let (timing, clock) = (Timing::default(), Clock::System);
+        let polls = poll_imds(authority, reports, sender, preempts(), timing, metrics, clock);
+        tokio::select! {
+            noticed = snapshots.wait_for(|snapshot| !snapshot.signals().is_empty()) => noticed.is_ok(),
+            () = polls => false,
+            () = imds => false,
+            () = sleep(Duration::from_secs(20)) => false,
         }
+    }
+
+    #[tokio::test]
+    async fn a_request_without_an_answer_neither_stops_the_polls_nor_is_given_up() {
+        let (others_answer, it_answers_late) = tokio::join!(
+            is_noticed(|number| (number > 0).then_some(Duration::ZERO)),
+            is_noticed(|number| (number == 0).then_some(DOCUMENT_TIMEOUT + Duration::from_secs(2))),
+        );
+        assert!(others_answer && it_answers_late);
     }
 
     #[test]

@@ -22,11 +22,11 @@ impl Metrics {
         let metrics = Self {
             polls: table.metric(
                 "headgate_imds_polls",
-                "Requests to IMDS for Scheduled Events that ended",
+                "Polls of IMDS for Scheduled Events that ended",
             ),
             errors: table.by_label(
                 "headgate_imds_errors",
-                "Requests to IMDS without a document, by reason: connection (also a response that is too large), timeout, status, document; \
+                "Polls of IMDS without a document, by reason: connection (also a response that is too large), timeout, status, document; \
             and documents with an event that is not readable (event)",
                 "reason",
                 ImdsErrorReason::ALL.map(ImdsErrorReason::as_str),
