@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use futures::{StreamExt as _, stream};
+use headgate_agent::spot::NoticeRecord;
 use headgate_core::clock::Clock;
 use headgate_core::node::{
-    AzureNotice, CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION, DRAINING_TAINT, HOLD_ANNOTATION,
-    MARKER_CONDITION, SPOT_NOTICE_ANNOTATION,
+    CONNECTIONS_CONDITION, CORDON_ANNOTATION, DELETION_DELAY_ANNOTATION, HOLD_ANNOTATION, MARKER_CONDITION,
+    SPOT_NOTICE_ANNOTATION,
 };
 use headgate_kubernetes::leader::LeaderStatus;
 use headgate_kubernetes::{Decoded, Edited, NodeField, NodeIntent, NodeWriteMetrics, NodeWriter, Shown};
@@ -138,17 +139,16 @@ fn is_made_unschedulable(node: &Node) -> bool {
 fn clean(node: &mut Node) {
     remove_traces(node);
     let annotations = node.metadata.annotations.as_mut();
-    let is_tainted_by_us = annotations.is_some_and(|annotations| {
-        annotations.remove(HOLD_ANNOTATION);
-        annotations.remove(DELETION_DELAY_ANNOTATION);
-        annotations.remove(SPOT_NOTICE_ANNOTATION).is_some()
+    let recorded = annotations.and_then(|annotations| {
+        let recorded = NoticeRecord::from_annotations(annotations);
+        for ours in [HOLD_ANNOTATION, DELETION_DELAY_ANNOTATION, SPOT_NOTICE_ANNOTATION] {
+            annotations.remove(ours);
+        }
+        recorded
     });
-    if let Some(taints) = node.spec.as_mut().and_then(|spec| spec.taints.as_mut()) {
-        taints.retain(|taint| {
-            let is_of = |notice: AzureNotice| taint.value.as_deref() == Some(notice.taint_value());
-            let is_of_a_notice = taint.key == DRAINING_TAINT && AzureNotice::ALL.into_iter().any(is_of);
-            !(is_of_a_notice && is_tainted_by_us)
-        });
+    let taints = node.spec.as_mut().and_then(|spec| spec.taints.as_mut());
+    if let (Some(taints), Some(recorded)) = (taints, recorded) {
+        taints.retain(|taint| !recorded.has_added(taint));
     }
     if let Some(conditions) = node.status.as_mut().and_then(|status| status.conditions.as_mut()) {
         conditions.retain(|condition| ![MARKER_CONDITION, CONNECTIONS_CONDITION].contains(&&*condition.type_));
@@ -157,6 +157,7 @@ fn clean(node: &mut Node) {
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::node::DRAINING_TAINT;
     use headgate_maintenance::api::NodeMaintenance;
     use headgate_maintenance::api::names::COMPLETION_FINALIZER;
     use headgate_test_kubernetes::FakeApi;
@@ -178,12 +179,13 @@ mod tests {
     #[tokio::test]
     async fn what_headgate_wrote_on_nodes_is_removed_and_nothing_else() {
         let others = json!({"a": "b"});
-        let draining = json!({"key": DRAINING_TAINT, "value": "terminate", "effect": "NoSchedule"});
+        let draining = json!({"key": DRAINING_TAINT, "value": "terminate", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"});
+        let notice = r#"{"eventType":"Terminate","eventId":"a","taintedAt":"2026-01-02T03:04:05Z"}"#;
         let other_taint = json!({"key": "other", "effect": "NoSchedule"});
         let (ready, by_hand) = (condition("Ready", ""), condition("DrainInProgress", "by hand"));
         let mut all = node(
             "all",
-            &json!({"a": "b", "headgate.dev/hold": "{}", "headgate.dev/spot-notice": "{}",
+            &json!({"a": "b", "headgate.dev/hold": "{}", "headgate.dev/spot-notice": notice,
                 "delay-deletion.cluster-autoscaler.kubernetes.io/headgate": "true",
                 "headgate.dev/unschedulable-before-maintenance": "false",
                 "headgate.dev/upgrade-paused": "true",
@@ -205,9 +207,12 @@ mod tests {
         let by_others = json!([draining, {"key": "headgate.dev/maintenance", "value": "mine", "effect": "NoSchedule"}]);
         let mut foreign = node("foreign", &others, &by_others, &json!([by_hand]), true);
         foreign["metadata"]["labels"] = paused;
+        // Its taint was there before the notice, so it is another writer's.
+        let recorded = json!({"a": "b", "headgate.dev/spot-notice": r#"{"eventType":"Terminate","eventId":"a"}"#});
+        let second = node("second", &recorded, &json!([draining]), &json!([]), false);
         let fake = FakeApi::default();
         let client = fake.client().0;
-        for node in [&all, &foreign] {
+        for node in [&all, &foreign, &second] {
             let node: Node = serde_json::from_value(node.clone()).unwrap();
             Api::all(client.clone())
                 .create(&PostParams::default(), &node)
@@ -218,12 +223,13 @@ mod tests {
         let mut all = node("all", &others, &json!([other_taint]), &json!([ready, by_hand]), true);
         all["metadata"]["labels"] = json!({"zone": "1"});
         let expected = Cleaned {
-            nodes: 1,
+            nodes: 2,
             unschedulable: vec!["all".to_owned()],
             failed: Vec::new(),
         };
         assert_eq!(cleaned, expected);
-        for (name, expected) in [("all", all), ("foreign", foreign)] {
+        let second = node("second", &others, &json!([draining]), &json!([]), false);
+        for (name, expected) in [("all", all), ("foreign", foreign), ("second", second)] {
             let left: Node = fake.peek("", name).unwrap();
             let left = json!(left);
             for path in [

@@ -38,10 +38,7 @@ pub(super) fn edit_node(tracker: &NoticeTracker, node: &mut Node, now: Timestamp
     let action = next_taint_action(tracker, record.as_ref(), &boot_id, now)?;
     let tainted_at = record.as_ref().and_then(|record| record.tainted_at);
     let taints = node.spec.get_or_insert_default().taints.get_or_insert_default();
-    let is_ours = |taint: &Taint| {
-        let added_at = taint.time_added.as_ref().map(|time| time.0);
-        taint.key == DRAINING_TAINT && added_at.is_some() && added_at == tainted_at
-    };
+    let is_ours = |taint: &Taint| record.as_ref().is_some_and(|record| record.has_added(taint));
     let has_ours = taints.iter().any(is_ours);
     let (record, change) = match action {
         TaintAction::Add(notice) => {

@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::node::{AzureNotice, SPOT_NOTICE_ANNOTATION};
+use headgate_core::node::{AzureNotice, DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
 
 use super::notice::{Notice, NoticeTracker, confirmation_deadline};
@@ -42,6 +43,12 @@ impl NoticeRecord {
     /// The record in a Node's annotations; `None` if there is none or it is not readable.
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
         serde_json::from_str(annotations.get(SPOT_NOTICE_ANNOTATION)?).ok()
+    }
+
+    /// Whether headgate added this taint for the notice: another writer's has another time, or none.
+    pub fn has_added(&self, taint: &Taint) -> bool {
+        let added_at = taint.time_added.as_ref().map(|time| time.0);
+        taint.key == DRAINING_TAINT && added_at.is_some() && added_at == self.tainted_at
     }
 
     /// The notice that is recorded.
