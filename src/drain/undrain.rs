@@ -77,13 +77,13 @@ pub(crate) async fn undrain(
     let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
     let all_nodes = bounded(nodes.list(&ListParams::default())).await;
     let (all_nodes, _) = split_list(all_nodes.map_err(|refusal| refusal.about("Nodes cannot be listed".to_owned()))?);
-    let mut given = given_nodes(request, &all_nodes)?;
     let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let maintenances = match bounded(api.list(&ListParams::default())).await {
         Ok(list) => split_list(list).0,
         Err(Refusal { code: 404, .. }) => return Err(DrainError::NotInstalled.into()),
         Err(refusal) => return Err(refusal.about("NodeMaintenances cannot be listed".to_owned()).into()),
     };
+    let mut given = given_nodes(request, &maintenances, &all_nodes)?;
     let endings = decide(&maintenances, &all_nodes, &given)?;
     for ending in &endings {
         let name = ending.object.name_any();
@@ -118,9 +118,17 @@ pub(crate) async fn undrain(
     }
 }
 
-fn given_nodes(request: &UndrainRequest<'_>, all: &[NodeObject]) -> Result<BTreeSet<String>, UndrainError> {
+/// The nodes that are given back. A name counts without a Node, too, while a maintenance has it.
+fn given_nodes(
+    request: &UndrainRequest<'_>,
+    maintenances: &[NodeMaintenance],
+    all: &[NodeObject],
+) -> Result<BTreeSet<String>, UndrainError> {
     let Some(query) = request.query else {
-        let is_missing = |name: &&String| !all.iter().any(|node| node.name_any() == **name);
+        let is_missing = |name: &&String| {
+            let mut of_people = maintenances.iter().filter(|object| is_of_people(object));
+            !all.iter().any(|node| node.name_any() == **name) && !of_people.any(|object| names(object, name))
+        };
         return match request.nodes.iter().find(is_missing) {
             Some(missing) => Err(DrainError::NoSuchNode(missing.clone()).into()),
             None => Ok(request.nodes.iter().cloned().collect()),
@@ -151,6 +159,25 @@ fn names_of(selector: &NodeSelector, all: &[NodeObject]) -> BTreeSet<String> {
     selected.map(kube::ResourceExt::name_any).collect()
 }
 
+/// Whether a maintenance selects a node by its name, which needs no Node.
+fn names(object: &NodeMaintenance, name: &str) -> bool {
+    let mut terms = object.spec.node_selector.node_selector_terms.iter();
+    terms.any(|term| named_node(term).is_some_and(|named| named == name))
+}
+
+/// The node that a term names; `None` if the term is about anything else as well.
+fn named_node(term: &NodeSelectorTerm) -> Option<&String> {
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let ([field], []) = (fields, expressions) else {
+        return None;
+    };
+    let [name] = field.values.as_deref()? else {
+        return None;
+    };
+    (field.key == "metadata.name" && field.operator == "In").then_some(name)
+}
+
 /// How one maintenance ends for the given nodes.
 #[derive(Clone, Debug, PartialEq)]
 struct Ending<'a> {
@@ -161,6 +188,10 @@ struct Ending<'a> {
 
 fn in_progress(object: &NodeMaintenance) -> bool {
     matches!(object.spec.stage, Stage::Cordon | Stage::Drain)
+}
+
+fn is_of_people(object: &NodeMaintenance) -> bool {
+    in_progress(object) && !is_automatic(object)
 }
 
 /// The nodes that are about to be taken, with the names of the leader's maintenances. One that is ended would be created again.
@@ -185,11 +216,12 @@ fn decide<'a>(
     given: &BTreeSet<String>,
 ) -> Result<Vec<Ending<'a>>, UndrainError> {
     let mut endings = Vec::new();
-    let is_of_people = |object: &&NodeMaintenance| in_progress(object) && !is_automatic(object);
-    for object in maintenances.iter().filter(is_of_people) {
+    for object in maintenances.iter().filter(|object| is_of_people(object)) {
         let name = object.name_any();
         let nodes = names_of(&object.spec.node_selector, all_nodes);
-        let Some(node) = nodes.intersection(given).next() else {
+        // One that comes back under the name of a node that is gone would be drained at once.
+        let is_selected = |node: &&String| nodes.contains(*node) || names(object, node);
+        let Some(node) = given.iter().find(is_selected) else {
             continue;
         };
         if object.labels().get(CREATED_BY.0).map(String::as_str) != Some(CREATED_BY.1) {
@@ -222,17 +254,7 @@ fn without(selector: &NodeSelector, given: &BTreeSet<String>) -> Option<NodeSele
     let mut rest = selector.clone();
     rest.node_selector_terms.clear();
     for term in &selector.node_selector_terms {
-        let fields = term.match_fields.as_deref().unwrap_or_default();
-        let expressions = term.match_expressions.as_deref().unwrap_or_default();
-        let ([field], []) = (fields, expressions) else {
-            return None;
-        };
-        let [name] = field.values.as_deref()? else {
-            return None;
-        };
-        if field.key != "metadata.name" || field.operator != "In" {
-            return None;
-        }
+        let name = named_node(term)?;
         if !given.contains(name) {
             rest.node_selector_terms.push(term.clone());
         }
@@ -373,6 +395,7 @@ mod tests {
     fn what_drain_created_ends_for_the_given_nodes_and_for_no_others() {
         let all = [node("a", "x"), node("b", "x"), node("c", "y")];
         let pool_x = json!([{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["x"]}]}]);
+        let without_gpu = json!([{"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}]);
         let drained = |terms: &Value| vec![maintenance("m", "Drain", "drain", terms)];
         let decided = |maintenances: &[NodeMaintenance], given: &[&str]| -> Result<Vec<Option<Value>>, String> {
             let given = given.iter().map(ToString::to_string).collect();
@@ -386,8 +409,12 @@ mod tests {
             (drained(&named(&["a"])), &["b"], vec![]),
             (drained(&named(&["a", "b"])), &["a", "b"], vec![None]),
             (drained(&named(&["a", "b"])), &["a"], vec![Some(named(&["b"]))]),
-            // The other one was deleted.
+            // The Node of `gone` was deleted.
             (drained(&named(&["a", "gone"])), &["a"], vec![None]),
+            (drained(&named(&["a", "gone"])), &["a", "gone"], vec![None]),
+            (drained(&named(&["a", "gone"])), &["gone"], vec![Some(named(&["a"]))]),
+            (drained(&named(&["gone", "lost"])), &["gone"], vec![None]),
+            (drained(&without_gpu), &["gone"], vec![]),
             (drained(&pool_x), &["a", "b"], vec![None]),
             (vec![maintenance("m", "Idle", "", &pool_x)], &["a"], vec![]),
             (vec![maintenance("m", "Complete", "team", &pool_x)], &["a"], vec![]),
@@ -399,6 +426,31 @@ mod tests {
         assert!(by_labels.contains("node b as well; nothing was ended"), "{by_labels}");
         let foreign = refused(&[maintenance("kernel", "Cordon", "team", &named(&["a"]))]);
         assert!(foreign.contains("kubectl delete hgnm kernel"), "{foreign}");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_gone_can_be_given_while_a_maintenance_names_it() {
+        let (client, _faults) = headgate_test_kubernetes::FakeApi::default().client();
+        let given = |nodes: &[&str], maintenance: NodeMaintenance| {
+            let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+            let request = UndrainRequest {
+                client: &client,
+                nodes: &nodes,
+                query: None,
+                wait: false,
+                timeout: None,
+            };
+            let given = given_nodes(&request, &[maintenance], &[node("a", "x")]);
+            given.map_err(|error| error.to_string())
+        };
+        let named = |stage| maintenance("m", stage, "drain", &named(&["gone"]));
+        let both = ["a".to_owned(), "gone".to_owned()].into();
+        assert_eq!(given(&["a", "gone"], named("Drain")), Ok(both));
+        let pool = json!([{"matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["x"]}]}]);
+        for maintenance in [named("Complete"), maintenance("m", "Drain", "drain", &pool)] {
+            let error = given(&["a", "gone"], maintenance).unwrap_err();
+            assert!(error.contains("no Node \"gone\""), "{error}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{assert_contains, eventually, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -325,6 +325,19 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
         headgate.done(&["undrain", "node-2"]).lines().last(),
         Some("node/node-2 uncordoned")
     );
+
+    // Of a node that is gone.
+    let gone = serde_json::from_value(json!({"metadata": {"name": "node-9"}})).unwrap();
+    nodes.create(&PostParams::default(), &gone).await.unwrap();
+    headgate.done(&["drain", "node-9", "--wait=false"]);
+    nodes.delete("node-9", &DeleteParams::default()).await.unwrap();
+    assert_eq!(
+        headgate.done(&["undrain", "node-9"]),
+        "nodemaintenance.headgate.dev/drain-node-9 deleted\nnode/node-9 does not exist any more\n"
+    );
+    let (code, error) = headgate.fails(&["undrain", "node-9"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("there is no Node \"node-9\""), "{error}");
 }
 
 #[tokio::test]
