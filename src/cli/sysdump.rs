@@ -22,7 +22,7 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(1);
 /// Collect in one archive what shows what headgate did: statuses, logs, events, Nodes, settings, versions, check
 ///
 /// Reads no Secret, and cuts URLs, tokens and settings that may be secret; look through the archive before you give it away. Its
-/// contents.txt lists what could not be read. Needs the rights of headgate status, list on events, and get on pods/log and ConfigMaps.
+/// contents.txt lists what is missing. Needs the rights of headgate status, list on events, and get on pods/log and ConfigMaps.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The archive, which must not exist [default: headgate-sysdump-TIME.tar.gz in this directory]

@@ -17,8 +17,16 @@ const CONTENTS: &str = "contents.txt";
 
 /// A file, or why it is missing.
 pub(crate) enum Part {
-    File { path: String, text: String },
-    Missing { what: String, why: String },
+    File {
+        path: String,
+        text: String,
+        /// What it lacks.
+        cut: Option<String>,
+    },
+    Missing {
+        what: String,
+        why: String,
+    },
 }
 
 impl Part {
@@ -26,7 +34,16 @@ impl Part {
         Self::File {
             path: path.into(),
             text: scrub(text),
+            cut: None,
         }
+    }
+
+    /// The same part, where its file lacks something.
+    pub(super) fn cut(mut self, lacks: Option<String>) -> Self {
+        if let Self::File { cut, .. } = &mut self {
+            *cut = lacks;
+        }
+        self
     }
 
     pub(super) fn json(path: &str, value: &impl Serialize) -> Self {
@@ -66,12 +83,13 @@ impl Bundle {
     pub(super) fn add(&mut self, part: Part) {
         match part {
             Part::Missing { what, why } => self.missing.push((what, why)),
-            Part::File { path, text } if self.bytes + text.len() > MAX_BYTES => {
+            Part::File { path, text, .. } if self.bytes + text.len() > MAX_BYTES => {
                 let why = format!("its {} bytes are more than the archive has room for", text.len());
                 self.missing.push((path, why));
             }
-            Part::File { path, text } => {
+            Part::File { path, text, cut } => {
                 self.bytes += text.len();
+                self.missing.extend(cut.map(|why| (path.clone(), why)));
                 self.files.push((path, text));
             }
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use futures::{TryFutureExt as _, TryStreamExt as _};
-use headgate_kubernetes::Decoded;
 use headgate_kubernetes::leader::LeaseName;
+use headgate_kubernetes::{AGENT, CONTROLLER, Decoded};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Volume};
 use kube::api::ListParams;
@@ -20,15 +20,13 @@ use crate::api_error::api_error_text;
 use crate::readable_objects::pages;
 use crate::why::maintenance_rows;
 
-/// Events that are kept, of each namespace.
-const MAX_EVENTS: usize = 5000;
+/// Objects that are kept, of each list.
+const MAX_ROWS: usize = 10_000;
 /// The namespace of the events of Nodes.
 const NODE_EVENTS: &str = "default";
 const LEDGER: &str = "headgate-admin-state";
 /// The settings where no pod names them.
 const SETTINGS: &str = "headgate-settings";
-/// Pods whose settings are read: all have the same, but for a rollout.
-const MAX_SETTINGS: usize = 1000;
 const HEADGATE_PODS: &str = "app.kubernetes.io/name=headgate";
 
 /// All parts.
@@ -42,7 +40,7 @@ pub(super) async fn parts(client: &Client, namespace: &str, deadline: Instant) -
     let own = ListParams::default().labels(HEADGATE_PODS);
     let pods_and_settings = async {
         let pods = in_time(deadline, rows(&pods, &own, pod)).await;
-        let names = settings_names(pods.as_ref().unwrap_or(&Value::Null));
+        let names = settings_names(pods.as_ref().map_or(&[], |pods| &pods.found));
         (
             part("pods.json", pods),
             settings(client, namespace, names, deadline).await,
@@ -63,52 +61,65 @@ pub(super) async fn parts(client: &Client, namespace: &str, deadline: Instant) -
     parts
 }
 
-async fn within(deadline: Instant, path: &str, read: impl Future<Output = Result<Value, String>>) -> Part {
+/// The named fields of the objects of a list.
+#[derive(Default)]
+struct Rows {
+    found: Vec<Value>,
+    /// Whether there are more objects.
+    is_cut: bool,
+}
+
+async fn within(deadline: Instant, path: &str, read: impl Future<Output = Result<Rows, String>>) -> Part {
     part(path, in_time(deadline, read).await)
 }
 
-fn part(path: &str, read: Result<Value, String>) -> Part {
+fn part(path: &str, read: Result<Rows, String>) -> Part {
     match read {
-        Ok(value) => Part::json(path, &value),
+        Ok(Rows { found, is_cut }) => {
+            Part::json(path, &found).cut(is_cut.then(|| format!("cut after {MAX_ROWS} objects of a list")))
+        }
         Err(error) => Part::missing(path, error),
     }
 }
 
-/// The named fields of all objects.
-async fn rows<K>(api: &Api<Decoded<K>>, params: &ListParams, row: fn(K) -> Value) -> Result<Value, String>
+async fn rows<K>(api: &Api<Decoded<K>>, params: &ListParams, row: fn(K) -> Value) -> Result<Rows, String>
 where
     K: Resource<DynamicType: Default> + Clone + std::fmt::Debug + DeserializeOwned,
 {
     let mut pages = pages(api, params.clone());
-    let mut found = Vec::new();
-    while found.len() < MAX_EVENTS * 2
+    let mut rows = Rows::default();
+    while !rows.is_cut
         && let Some(page) = pages.try_next().await.map_err(|error| error.to_string())?
     {
-        found.extend(page.into_iter().map(row));
+        rows.found.extend(page.into_iter().map(row));
+        rows.is_cut = rows.found.len() > MAX_ROWS;
+        rows.found.truncate(MAX_ROWS);
     }
-    Ok(found.into())
+    Ok(rows)
 }
 
-async fn maintenances(client: &Client) -> Result<Value, String> {
-    let rows = maintenance_rows(client).await?;
-    serde_json::to_value(rows).map_err(|error| error.to_string())
+async fn maintenances(client: &Client) -> Result<Rows, String> {
+    let rows = maintenance_rows(client).await?.into_iter().map(serde_json::to_value);
+    let found = rows.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    Ok(Rows { found, is_cut: false })
 }
 
-async fn events(client: &Client, namespace: &str, params: &ListParams) -> Result<Value, String> {
+async fn events(client: &Client, namespace: &str, params: &ListParams) -> Result<Rows, String> {
     let api = Api::<Decoded<Event>>::namespaced(client.clone(), namespace);
     rows(&api, params, event).await
 }
 
 /// The events on Nodes that headgate recorded.
-async fn node_events(client: &Client) -> Result<Value, String> {
-    let params = ListParams::default().fields("involvedObject.kind=Node");
-    let found = events(client, NODE_EVENTS, &params).await?;
-    let is_own = |event: &&Value| {
-        let reporter = event["reporter"].as_str().unwrap_or_default();
-        reporter.contains("headgate")
-    };
-    let own = found.as_array().into_iter().flatten().filter(is_own).cloned();
-    Ok(own.collect::<Vec<_>>().into())
+async fn node_events(client: &Client) -> Result<Rows, String> {
+    let mut all = Rows::default();
+    for reporter in [AGENT, CONTROLLER] {
+        // The API server selects: there may be many of others.
+        let fields = format!("involvedObject.kind=Node,reportingComponent={reporter}");
+        let rows = events(client, NODE_EVENTS, &ListParams::default().fields(&fields)).await?;
+        all.found.extend(rows.found);
+        all.is_cut |= rows.is_cut;
+    }
+    Ok(all)
 }
 
 /// A key of a `ConfigMap`.
@@ -143,10 +154,11 @@ async fn settings(client: &Client, namespace: &str, names: BTreeSet<String>, dea
 }
 
 /// The `ConfigMaps` with settings that these rows of pods name: the chart and kustomize append a hash of the text.
-fn settings_names(pods: &Value) -> BTreeSet<String> {
-    let rows = pods.as_array().into_iter().flatten();
-    let settings = rows.filter_map(|pod| pod["settings"].as_str().map(str::to_owned));
-    let mut names: BTreeSet<_> = settings.take(MAX_SETTINGS).collect();
+fn settings_names(pods: &[Value]) -> BTreeSet<String> {
+    let settings = pods
+        .iter()
+        .filter_map(|pod| pod["settings"].as_str().map(str::to_owned));
+    let mut names: BTreeSet<_> = settings.collect();
     if names.is_empty() {
         names.insert(SETTINGS.to_owned());
     }
@@ -205,11 +217,15 @@ fn event(object: Event) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::time::Duration;
 
     use headgate_test_kubernetes::FakeApi;
+    use hyper::{Request, Response};
     use kube::api::PostParams;
+    use kube::client::Body;
 
+    use super::super::Bundle;
     use super::*;
 
     #[tokio::test]
@@ -228,12 +244,64 @@ mod tests {
             .create(&params, &serde_json::from_value(lease).unwrap())
             .await
             .unwrap();
-        let read = parts(&client, "headgate", Instant::now() + Duration::from_secs(10)).await;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let read = Box::pin(parts(&client, "headgate", deadline)).await;
         for (file, expected) in [("ledger.json", "the ledger"), ("leases.json", "headgate-leader")] {
             let is_there =
-                |part: &Part| matches!(part, Part::File { path, text } if path == file && text.contains(expected));
+                |part: &Part| matches!(part, Part::File { path, text, .. } if path == file && text.contains(expected));
             assert!(read.iter().any(is_there), "{file}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_list_without_an_end_is_cut_and_named_and_hides_no_event_of_headgate() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let uri = request.uri().to_string();
+            let events = |count, reporter: &str| {
+                vec![json!({"metadata": {}, "involvedObject": {}, "reportingComponent": reporter}); count]
+            };
+            let own = ["headgate.dev%2Fagent", "headgate.dev%2Fcontroller"];
+            let reporter = own
+                .into_iter()
+                .find(|reporter| uri.contains(&format!("reportingComponent%3D{reporter}")));
+            let list = match reporter {
+                Some(reporter) => json!({"metadata": {}, "items": events(1, &reporter.replace("%2F", "/"))}),
+                None => json!({"metadata": {"continue": "more"}, "items": events(500, "kubelet")}),
+            };
+            let (code, body) = if uri.contains("/events?") {
+                (200, list.to_string())
+            } else {
+                (404, String::new())
+            };
+            let response = Response::builder().status(code).body(Body::from(body.into_bytes()));
+            async move { Ok::<_, Infallible>(response.unwrap()) }
+        });
+        let client = Client::new(service, "default");
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let read = Box::pin(parts(&client, "headgate", deadline)).await;
+        let reporters = |file: &str| {
+            let text = read.iter().find_map(|part| match part {
+                Part::File { path, text, .. } if path == file => Some(text),
+                _ => None,
+            });
+            let rows: Vec<Value> = serde_json::from_str(text.unwrap()).unwrap();
+            rows.into_iter().map(|row| row["reporter"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            reporters("events/nodes.json"),
+            ["headgate.dev/agent", "headgate.dev/controller"]
+        );
+        assert_eq!(reporters("events/headgate.json").len(), MAX_ROWS);
+        let mut bundle = Bundle::default();
+        for part in read {
+            bundle.add(part);
+        }
+        let missing = bundle.missing().iter().filter(|(what, _)| what.starts_with("events/"));
+        let expected = (
+            "events/headgate.json".to_owned(),
+            "cut after 10000 objects of a list".to_owned(),
+        );
+        assert_eq!(missing.collect::<Vec<_>>(), [&expected]);
     }
 
     #[test]
@@ -249,13 +317,23 @@ mod tests {
             {"configMap": {"name": "headgate-settings-2"}}]}}]),
         );
         let hold = row(json!([]));
-        let names = |pods: &[&Value]| settings_names(&json!(pods)).into_iter().collect::<Vec<_>>();
+        let names = |pods: &[&Value]| {
+            settings_names(&pods.iter().copied().cloned().collect::<Vec<_>>())
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(&[&hold, &agent, &agent]), ["headgate-settings-1"]);
         assert_eq!(
             names(&[&agent, &controller]),
             ["headgate-settings-1", "headgate-settings-2"]
         );
         assert_eq!(names(&[&hold]), ["headgate-settings"]);
-        assert_eq!(settings_names(&Value::Null).len(), 1);
+        let many = [&[&agent; 1000][..], &[&controller]].concat();
+        assert_eq!(
+            names(&many),
+            ["headgate-settings-1", "headgate-settings-2"],
+            "of a rollout that has begun"
+        );
+        assert_eq!(settings_names(&[]).len(), 1);
     }
 }

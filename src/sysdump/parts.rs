@@ -68,12 +68,17 @@ pub(super) async fn of_pods(client: &Client, pods: &HeadgatePods, port: u16, dea
         .buffered(CONCURRENCY);
     let (mut parts, logs) = futures::join!(statuses.collect::<Vec<_>>(), logs.collect::<Vec<_>>());
     parts.extend(logs.into_iter().flatten());
-    let left_out = agents.len().saturating_sub(MAX_AGENTS);
-    if left_out > 0 {
-        parts.push(Part::missing(
-            "statusz of agents",
-            format!("{left_out} more agents than the first {MAX_AGENTS}"),
-        ));
+    for (what, count, max) in [
+        ("statusz of agents", agents.len(), MAX_AGENTS),
+        ("logs", pods.all.len(), MAX_LOGGED_PODS),
+    ] {
+        let left_out = count.saturating_sub(max);
+        if left_out > 0 {
+            parts.push(Part::missing(
+                what,
+                format!("{left_out} more pods than the first {max}"),
+            ));
+        }
     }
     parts
 }
@@ -104,5 +109,46 @@ async fn log(api: &Api<Pod>, pod: &HeadgatePod, container: &str, previous: bool,
         }
     };
     let text = in_time(deadline.min(Instant::now() + LOG_TIMEOUT), read).await;
-    Some(Part::read(path, text.transpose()?))
+    let text = text.transpose()?;
+    let length = text.as_ref().map_or(0, String::len);
+    // Of the last lines the API server sends the first bytes.
+    let is_cut = i64::try_from(length).is_ok_and(|length| length >= MAX_LOG_BYTES);
+    let lacks =
+        is_cut.then(|| format!("its newest lines, after {MAX_LOG_BYTES} bytes of its last {MAX_LOG_LINES} lines"));
+    Some(Part::read(path, text).cut(lacks))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
+
+    use super::super::Bundle;
+    use super::*;
+
+    #[tokio::test]
+    async fn pods_and_logs_beyond_the_limits_are_missing() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let pod = |number| json!({"metadata": {"name": format!("p-{number:02}")}, "spec": {"containers": [{"name": "c"}]}});
+            let body = match request.uri().path() {
+                "/api/v1/namespaces/headgate/pods" => {
+                    json!({"items": (0..=30).map(pod).collect::<Vec<_>>()}).to_string()
+                }
+                "/api/v1/namespaces/headgate/pods/p-07/log" => "x".repeat(2 * 1024 * 1024),
+                _ => "short".to_owned(),
+            };
+            async move { Ok::<_, Infallible>(Response::new(Body::from(body.into_bytes()))) }
+        });
+        let client = Client::new(service, "default");
+        let pods = HeadgatePods::list(&client, "headgate", None, None).await.unwrap();
+        let mut bundle = Bundle::default();
+        for part in of_pods(&client, &pods, 1, Instant::now() + Duration::from_secs(10)).await {
+            bundle.add(part);
+        }
+        assert_eq!(bundle.files(), 60, "of each log that of the previous container, too");
+        let missing: Vec<_> = bundle.missing().iter().map(|(what, _)| what.as_str()).collect();
+        assert_eq!(missing, ["logs/p-07_c.log", "logs/p-07_c.previous.log", "logs"]);
+    }
 }

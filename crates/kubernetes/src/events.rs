@@ -37,7 +37,7 @@ const MAX_NAME_BYTES: usize = 236;
 /// How long after its last one an event is counted up.
 const SERIES_TTL: Duration = Duration::from_mins(6);
 /// The reporter of an agent, unless [`EventSink::reported_by`] sets another one.
-const AGENT: &str = "headgate.dev/agent";
+pub const AGENT: &str = "headgate.dev/agent";
 /// The reporter of what a leader does.
 pub const CONTROLLER: &str = "headgate.dev/controller";
 

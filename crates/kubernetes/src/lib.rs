@@ -17,7 +17,7 @@ mod watch;
 
 pub use decoded::{Decoded, Undecodable, split_list};
 pub use events::{
-    CONTROLLER, EventKind, EventObserver, EventQueue, EventSink, ObservedEvent, node_reference, pod_reference,
+    AGENT, CONTROLLER, EventKind, EventObserver, EventQueue, EventSink, ObservedEvent, node_reference, pod_reference,
     service_reference,
 };
 pub use load_balancer_services::{

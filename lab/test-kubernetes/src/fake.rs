@@ -3,8 +3,8 @@
 //! `resourceVersion`, with watches and injected faults.
 //!
 //! It has only the behaviour that headgate relies on: no admission, no field management, no defaults, and no selector
-//! other than by name, for Services by `spec.type` and for pods by `spec.nodeName` and labels. A request outside of that panics. The integration tests in `fake_api` run the same cases against
-//! it and against the real kube-apiserver.
+//! other than by name, for Services by `spec.type`, for pods by `spec.nodeName` and labels, and for events by their reporter. A request outside
+//! of that panics. The integration tests in `fake_api` run the same cases against it and against the real kube-apiserver.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -31,14 +31,19 @@ async fn no_response() -> std::io::Error {
     std::io::Error::from(std::io::ErrorKind::TimedOut)
 }
 
+/// The fields that select, of each kind.
+const FIELDS: [(&str, &str); 3] = [
+    ("Service", "spec.type"),
+    ("Pod", "spec.nodeName"),
+    ("Event", "reportingComponent"),
+];
+
 /// A request with its parsed path and query.
 pub(super) struct ParsedRequest {
     pub(super) recorded: RecordedRequest,
     pub(super) key: ObjectKey,
-    /// The field selector `spec.type` of Services.
-    service_type: Option<String>,
-    /// The field selector `spec.nodeName` of pods.
-    node_name: Option<String>,
+    /// The field selectors other than by name, with their values.
+    fields: Vec<(&'static str, String)>,
     /// The label selector of pods.
     labels: Vec<(String, String)>,
     subresource: Option<Subresource>,
@@ -56,22 +61,18 @@ impl ParsedRequest {
             .collect();
         let (mut key, subresource) = ObjectKey::parse_path(&path);
 
-        let (mut service_type, mut node_name) = (None, None);
+        let mut fields = Vec::new();
         let selectors = query.get("fieldSelector").into_iter().flat_map(|all| all.split(','));
-        // The fake sends all events; clients filter them again.
+        // The fake sends the events of all reasons and objects; clients filter them again.
         let is_about_events =
             |selector: &str| selector.starts_with("reason=") || selector.starts_with("involvedObject.");
         for selector in selectors.filter(|selector| !is_about_events(selector)) {
-            if let Some(selected) = selector.strip_prefix("spec.type=")
-                && key.kind.name == "Service"
-            {
-                service_type = Some(selected.to_owned());
-                continue;
-            }
-            if let Some(selected) = selector.strip_prefix("spec.nodeName=")
-                && key.kind.name == "Pod"
-            {
-                node_name = Some(selected.to_owned());
+            let field = FIELDS.iter().find_map(|(kind, field)| {
+                let selected = selector.strip_prefix(field)?.strip_prefix('=')?;
+                (*kind == key.kind.name).then(|| (*field, selected.to_owned()))
+            });
+            if field.is_some() {
+                fields.extend(field);
                 continue;
             }
             let name = selector.strip_prefix("metadata.name=");
@@ -101,8 +102,7 @@ impl ParsedRequest {
                 query,
             },
             key,
-            service_type,
-            node_name,
+            fields,
             labels,
             subresource,
             content: content.unwrap_or_default().to_owned(),
@@ -113,8 +113,7 @@ impl ParsedRequest {
     pub(super) fn selector(&self) -> Selector {
         Selector {
             key: self.key.clone(),
-            service_type: self.service_type.clone(),
-            node_name: self.node_name.clone(),
+            fields: self.fields.clone(),
             labels: self.labels.clone(),
         }
     }

@@ -96,10 +96,8 @@ pub(super) enum Subresource {
 pub(super) struct Selector {
     /// By resource, namespace and name.
     pub(super) key: ObjectKey,
-    /// The `spec.type` of Services.
-    pub(super) service_type: Option<String>,
-    /// The `spec.nodeName` of pods.
-    pub(super) node_name: Option<String>,
+    /// Fields with their values.
+    pub(super) fields: Vec<(&'static str, String)>,
     /// Labels of pods with their values.
     pub(super) labels: Vec<(String, String)>,
 }
@@ -107,11 +105,12 @@ pub(super) struct Selector {
 impl Selector {
     /// Whether it selects this object.
     pub(super) fn matches(&self, key: &ObjectKey, object: &Value) -> bool {
-        let has_type = |service_type: &String| object["spec"]["type"] == **service_type;
-        let is_on = |node: &String| object["spec"]["nodeName"] == **node;
+        let has = |(field, value): &(&str, String)| {
+            let found = field.split('.').fold(object, |object, key| &object[key]);
+            found == value.as_str()
+        };
         key.matches(&self.key)
-            && self.service_type.as_ref().is_none_or(has_type)
-            && self.node_name.as_ref().is_none_or(is_on)
+            && self.fields.iter().all(has)
             && self
                 .labels
                 .iter()
