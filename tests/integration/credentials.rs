@@ -126,6 +126,33 @@ async fn a_write_names_the_program_as_its_field_manager() {
     }
 }
 
+#[test]
+fn a_kubeconfig_that_cannot_be_used_is_an_error_and_one_that_is_not_there_is_left_out() {
+    let directory = scratch("kubeconfigs");
+    let (broken, missing) = (directory.join("broken"), directory.join("missing"));
+    std::fs::write(&broken, "a: [").unwrap();
+    let version = |files: &[&Path]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command.env("KUBECONFIG", std::env::join_paths(files).unwrap());
+        let output = command.arg("version").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let kubeconfig = &*control_plane().kubeconfig;
+    for files in [&[&*broken][..], &[&*broken, kubeconfig], &[kubeconfig, &*broken]] {
+        let (code, error) = version(files);
+        let is_named = error.contains(&format!("the kubeconfig {} cannot be used", broken.display()));
+        assert!(
+            code == Some(3) && is_named && !error.contains("Pod"),
+            "{code:?} {error}"
+        );
+    }
+    for files in [[&*missing, kubeconfig], [kubeconfig, &*missing]] {
+        assert_eq!(version(&files), (Some(0), String::new()));
+    }
+    let (code, error) = version(&[&*missing]);
+    assert!(code == Some(3) && error.contains("this is no Pod"), "{code:?} {error}");
+}
+
 /// A proxy that opens tunnels. Returns its address, and how many it has opened.
 async fn tunnels() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

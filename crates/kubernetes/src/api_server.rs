@@ -12,6 +12,8 @@ mod exec_credentials;
 mod program;
 
 use std::error::Error;
+use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -75,10 +77,12 @@ pub enum ConnectError {
         source: kube::config::InClusterError,
     },
     /// There is neither a kubeconfig nor a service account.
-    #[error("no cluster was found: {cause}, and this is no Pod; give --kubeconfig FILE, or set KUBECONFIG")]
+    #[error(
+        "no cluster was found: no kubeconfig is at {files}, and this is no Pod; give --kubeconfig FILE, or set KUBECONFIG"
+    )]
     NotFound {
-        /// Why the kubeconfig cannot be used.
-        cause: String,
+        /// Where a kubeconfig was looked for.
+        files: String,
     },
     /// The kubeconfig names a proxy of a kind that this transport does not support.
     #[error("the kubeconfig names the proxy {proxy}, which cannot be used; allowed in proxy-url: an http URL")]
@@ -119,11 +123,12 @@ pub struct KubeconfigSelection {
     pub user: Option<String>,
 }
 
-/// Loads the configuration as `kubectl` does: from the given file, from `KUBECONFIG` or `~/.kube/config`, or, if no entry of a
-/// kubeconfig is named, from the Pod's service account.
+/// Loads the configuration as `kubectl` does: from the given file, or from those of `KUBECONFIG`, else `~/.kube/config`. Only if these are
+/// not there or empty, and no entry is named, it is that of the Pod's service account: it may belong to another cluster than a kubeconfig
+/// that cannot be used.
 ///
 /// # Errors
-/// If the file cannot be used or lacks a named entry, or no configuration is found.
+/// If a file cannot be used or lacks a named entry, or no configuration is found.
 pub async fn infer_config(selection: &KubeconfigSelection) -> Result<kube::Config, ConnectError> {
     let KubeconfigSelection {
         kubeconfig,
@@ -136,25 +141,63 @@ pub async fn infer_config(selection: &KubeconfigSelection) -> Result<kube::Confi
         cluster: cluster.clone(),
         user: user.clone(),
     };
-    match kubeconfig {
-        Some(path) => from_file(path, &options).await,
-        None if context.is_none() && cluster.is_none() && user.is_none() => {
-            kube::Config::infer().await.map_err(|error| ConnectError::NotFound {
-                cause: match error.source().and_then(|source| source.downcast_ref()) {
-                    Some(kubeconfig) => kubeconfig_cause(kubeconfig),
-                    None => error.to_string(),
-                },
-            })
-        }
-        None => {
-            let wrap = |error: KubeconfigError| ConnectError::DefaultKubeconfig {
-                cause: kubeconfig_cause(&error),
-            };
-            let file = Kubeconfig::read().map_err(wrap)?;
-            check_user(&file, &options)?;
-            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrap)
-        }
+    if let Some(path) = kubeconfig {
+        return from_file(path, &options).await;
     }
+    let files = default_kubeconfigs(std::env::var_os("KUBECONFIG"));
+    if let Some(config) = from_files(&files, &options).await? {
+        return Ok(config);
+    }
+    let files: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();
+    kube::Config::incluster().map_err(|_| ConnectError::NotFound {
+        files: files.join(", "),
+    })
+}
+
+/// The kubeconfigs that `kubectl` merges.
+fn default_kubeconfigs(variable: Option<OsString>) -> Vec<PathBuf> {
+    let named = std::env::split_paths(&variable.unwrap_or_default())
+        .filter(|path| !path.as_os_str().is_empty())
+        .collect::<Vec<_>>();
+    if named.is_empty() {
+        return std::env::home_dir()
+            .map(|home| home.join(".kube/config"))
+            .into_iter()
+            .collect();
+    }
+    named
+}
+
+/// Loads the configuration from those of the files that are there; none if they say nothing and no entry is named.
+async fn from_files(paths: &[PathBuf], options: &KubeConfigOptions) -> Result<Option<kube::Config>, ConnectError> {
+    let file = merged(paths)?;
+    let KubeConfigOptions { context, cluster, user } = options;
+    if is_empty(&file) && [context, cluster, user].into_iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    check_user(&file, options)?;
+    let config = kube::Config::from_custom_kubeconfig(file, options).await;
+    config.map(Some).map_err(|error| ConnectError::DefaultKubeconfig {
+        cause: error.to_string(),
+    })
+}
+
+fn merged(paths: &[PathBuf]) -> Result<Kubeconfig, ConnectError> {
+    paths.iter().try_fold(Kubeconfig::default(), |merged, path| {
+        let next = match Kubeconfig::read_from(path) {
+            Err(KubeconfigError::ReadConfig(error, _)) if error.kind() == ErrorKind::NotFound => return Ok(merged),
+            next => next,
+        };
+        next.and_then(|next| merged.merge(next))
+            .map_err(|error| unusable(path, error))
+    })
+}
+
+fn is_empty(file: &Kubeconfig) -> bool {
+    file.contexts.is_empty()
+        && file.clusters.is_empty()
+        && file.auth_infos.is_empty()
+        && file.current_context.as_deref().unwrap_or_default().is_empty()
 }
 
 /// Refuses a user that the kubeconfig does not have: kube would send requests without credentials.
@@ -171,25 +214,21 @@ fn check_user(file: &Kubeconfig, options: &KubeConfigOptions) -> Result<(), Conn
     }
 }
 
-/// The one cause for which a kubeconfig cannot be used.
-fn kubeconfig_cause(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::ReadConfig(error, path) => format!("{}: {error}", path.display()),
-        error => error.to_string(),
-    }
+async fn from_file(path: &Path, options: &KubeConfigOptions) -> Result<kube::Config, ConnectError> {
+    let file = Kubeconfig::read_from(path).map_err(|error| unusable(path, error))?;
+    check_user(&file, options)?;
+    let config = kube::Config::from_custom_kubeconfig(file, options).await;
+    config.map_err(|error| unusable(path, error))
 }
 
-async fn from_file(path: &Path, options: &KubeConfigOptions) -> Result<kube::Config, ConnectError> {
-    let wrap = |error: KubeconfigError| ConnectError::Kubeconfig {
+fn unusable(path: &Path, error: KubeconfigError) -> ConnectError {
+    ConnectError::Kubeconfig {
         path: path.to_owned(),
         cause: match error {
-            KubeconfigError::ReadConfig(error, _) => error.to_string(),
-            error => kubeconfig_cause(&error),
+            KubeconfigError::ReadConfig(cause, _) => cause.to_string(),
+            error => error.to_string(),
         },
-    };
-    let file = Kubeconfig::read_from(path).map_err(wrap)?;
-    check_user(&file, options)?;
-    kube::Config::from_custom_kubeconfig(file, options).await.map_err(wrap)
+    }
 }
 
 /// Builds a client that detects a dead peer and does not retry. Blocks until the program that the kubeconfig runs for its
@@ -324,6 +363,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use headgate_test_kubernetes::scratch;
+
     use super::*;
 
     #[test]
@@ -331,5 +372,70 @@ mod tests {
         let unacknowledged = KEEPALIVE_IDLE + KEEPALIVE_INTERVAL + USER_TIMEOUT;
         let connecting_again = 2 * CONNECT_TIMEOUT;
         assert!(unacknowledged + connecting_again < Duration::from_mins(1));
+    }
+
+    const USABLE: &str = r#"{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": "https://a.example"}}]}"#;
+
+    /// The answer names the server, the service account or the problem.
+    async fn chosen(contents: &[&str], context: Option<&str>) -> String {
+        let directory = scratch("kubeconfigs");
+        let path = |(index, content): (usize, &&str)| {
+            let path = directory.join(index.to_string());
+            if *content != "missing" {
+                std::fs::write(&path, content).unwrap();
+            }
+            path
+        };
+        let paths: Vec<_> = contents.iter().enumerate().map(path).collect();
+        let options = KubeConfigOptions {
+            context: context.map(str::to_owned),
+            ..KubeConfigOptions::default()
+        };
+        match from_files(&paths, &options).await {
+            Ok(Some(config)) => config.cluster_url.to_string(),
+            Ok(None) => "service account".to_owned(),
+            Err(error) => error.to_string().replace(&*directory.to_string_lossy(), ""),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_where_no_kubeconfig_says_anything_the_service_account_is_used() {
+        for nothing in [
+            &[][..],
+            &["missing"],
+            &[""],
+            &["{\"clusters\": null, \"current-context\": \"\"}", "missing"],
+        ] {
+            assert_eq!(chosen(nothing, None).await, "service account", "{nothing:?}");
+            let error = chosen(nothing, Some("a")).await;
+            assert!(
+                error.contains("cannot be used") && error.contains("context: a"),
+                "{error}"
+            );
+        }
+        for files in [&[USABLE][..], &["missing", USABLE], &[USABLE, "missing"]] {
+            assert_eq!(chosen(files, None).await, "https://a.example/", "{files:?}");
+        }
+        for (files, words) in [
+            (&["a: ["][..], "the kubeconfig /0 cannot be used: failed to parse"),
+            (&[USABLE, "a: ["], "the kubeconfig /1 cannot be used: failed to parse"),
+            (&[r#"{"current-context": "b"}"#], "context: b"),
+            (
+                &[r#"{"contexts": [{"name": "a", "context": {"cluster": "a"}}]}"#],
+                "current context",
+            ),
+            (
+                &[r#"{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}]}"#],
+                "cluster of context: b",
+            ),
+            (
+                &[&USABLE.replace("\"server\"", "\"certificate-authority\": \"/missing\", \"server\"")],
+                "/missing",
+            ),
+        ] {
+            let error = chosen(files, None).await;
+            assert!(error.contains("cannot be used") && error.contains(words), "{error}");
+        }
     }
 }
