@@ -346,8 +346,9 @@ where
         .layer(config.base_uri_layer())
         // The User-Agent, and the user that a kubeconfig impersonates.
         .layer(config.extra_headers_layer().map_err(wrap)?)
-        .option_layer(config.auth_layer().map_err(wrap)?)
+        // Over the program, too, which a request waits for where its token is about to expire.
         .layer(tower::timeout::TimeoutLayer::new(RESPONSE_TIMEOUT))
+        .option_layer(config.auth_layer().map_err(wrap)?)
         .map_err(BoxError::from)
         .service(http);
     Ok(Transport::new(service))

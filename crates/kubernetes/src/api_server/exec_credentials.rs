@@ -74,3 +74,63 @@ impl Service<Request<Body>> for LazyTransport {
         Box::pin(async move { this.transport().await?.oneshot(request).await })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use headgate_test_kubernetes::scratch;
+    use serde_json::json;
+    use tokio::task::yield_now;
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// The program of a kubeconfig.
+    struct Credentials {
+        directory: PathBuf,
+        config: kube::Config,
+    }
+
+    impl Credentials {
+        /// A program that prints the file `credentials`, after `script`, which has the number of this run in `n`.
+        fn new(server: &str, script: &str) -> Self {
+            let directory = scratch("program");
+            let script = format!(
+                "cd {}; echo >> runs; n=$(wc -l < runs); {script}; cat credentials",
+                directory.display()
+            );
+            let mut config = kube::Config::new(server.parse().unwrap());
+            config.auth_info = serde_json::from_value(json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1",
+                "command": "sh", "args": ["-c", script], "interactiveMode": "Never"}}))
+            .unwrap();
+            Self { directory, config }
+        }
+
+        fn print(&self, status: &serde_json::Value) {
+            let credential =
+                json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+            std::fs::write(self.directory.join("credentials"), credential.to_string()).unwrap();
+        }
+    }
+
+    fn request() -> Request<Body> {
+        Request::get("/version").body(Body::empty()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refresh_that_hangs_is_the_failure_of_its_request() {
+        let credentials = Credentials::new("http://127.0.0.1:9", "[ ! -e hang ] || exec sleep 2");
+        // It has expired, so each request asks the program.
+        credentials.print(&json!({"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}));
+        let transport = transport(&credentials.config).unwrap();
+        std::fs::write(credentials.directory.join("hang"), "").unwrap();
+        let answer = tokio::spawn(transport.oneshot(request()));
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        advance(RESPONSE_TIMEOUT).await;
+        let error = answer.await.unwrap().unwrap_err();
+        assert!(error.is::<tower::timeout::error::Elapsed>(), "{error}");
+    }
+}
