@@ -20,14 +20,16 @@ use std::time::Duration;
 use headgate_http::proxies::{Proxies, ProxyConnector};
 use hyper::body::Incoming;
 use hyper::{Request, Response, Uri};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use kube::Client;
-use kube::client::{Body, ConfigExt as _};
+use kube::client::{AuthError, Body, ConfigExt as _, RustlsTlsError};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use tower::timeout::TimeoutLayer;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use exec_credentials::LazyTransport;
 pub use program::Program;
@@ -313,11 +315,32 @@ fn proxies(config: &kube::Config) -> Result<Option<Proxies>, ConnectError> {
 /// Sends requests with credentials over connections that detect a dead peer.
 type Transport = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
-/// Builds the transport. It runs the program for the credentials twice, and waits for it.
+/// Builds the transport. It runs the program for the credentials, for a certificate twice, and waits for it.
 fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     let wrap = |source| ConnectError::Credentials {
         source: Box::new(source),
     };
+    let auth = config.auth_layer().map_err(wrap)?;
+    let tls = {
+        let mut config = config.clone();
+        if auth.is_some() {
+            config.auth_info.exec = None;
+        }
+        config.rustls_client_config().map_err(wrap)?
+    };
+    // kube takes a program that fails this time for one without a certificate.
+    if auth.is_none() && config.auth_info.exec.is_some() && !tls.client_auth_cert_resolver.has_certs() {
+        let cause = "the program gave neither a token nor a client certificate".to_owned();
+        return Err(wrap(kube::Error::Auth(AuthError::AuthExec(cause))));
+    }
+    let mut tls = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = name.clone().try_into();
+        let name = name.map_err(|source| wrap(kube::Error::RustlsTls(RustlsTlsError::InvalidServerName(source))))?;
+        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let tls = tls.enable_http1();
+
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -326,32 +349,26 @@ fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let client = legacy::Client::builder(TokioExecutor::new());
-    let Some(proxies) = proxies(config)? else {
-        let tls = config.rustls_https_connector_with_connector(tcp).map_err(wrap)?;
-        return authenticated(client.build::<_, Body>(tls), config);
-    };
-    let tls = config.rustls_https_connector_with_connector(ProxyConnector::new(tcp, proxies));
-    authenticated(client.build::<_, Body>(tls.map_err(wrap)?), config)
-}
-
-/// Adds what a request needs besides the connection.
-fn authenticated<C>(http: legacy::Client<C, Body>, config: &kube::Config) -> Result<Transport, ConnectError>
-where
-    C: Connect + Clone + Send + Sync + 'static,
-{
-    let wrap = |source| ConnectError::Credentials {
-        source: Box::new(source),
+    let http = match proxies(config)? {
+        None => boxed(client.build(tls.wrap_connector(tcp))),
+        Some(proxies) => boxed(client.build(tls.wrap_connector(ProxyConnector::new(tcp, proxies)))),
     };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         // The User-Agent, and the user that a kubeconfig impersonates.
         .layer(config.extra_headers_layer().map_err(wrap)?)
         // Over the program, too, which a request waits for where its token is about to expire.
-        .layer(tower::timeout::TimeoutLayer::new(RESPONSE_TIMEOUT))
-        .option_layer(config.auth_layer().map_err(wrap)?)
-        .map_err(BoxError::from)
+        .layer(TimeoutLayer::new(RESPONSE_TIMEOUT))
+        .option_layer(auth)
         .service(http);
     Ok(Transport::new(service))
+}
+
+fn boxed<C>(http: legacy::Client<C, Body>) -> Transport
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
+    Transport::new(http.map_err(BoxError::from))
 }
 
 fn over<S>(transport: S, config: &kube::Config) -> Client

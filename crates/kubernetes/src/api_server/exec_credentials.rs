@@ -112,6 +112,10 @@ mod tests {
                 json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
             std::fs::write(self.directory.join("credentials"), credential.to_string()).unwrap();
         }
+
+        fn runs(&self) -> usize {
+            std::fs::read(self.directory.join("runs")).map_or(0, |runs| runs.len())
+        }
     }
 
     fn request() -> Request<Body> {
@@ -132,5 +136,23 @@ mod tests {
         advance(RESPONSE_TIMEOUT).await;
         let error = answer.await.unwrap().unwrap_err();
         assert!(error.is::<tower::timeout::error::Elapsed>(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn no_transport_is_without_the_credentials_of_its_program() {
+        let certificate = json!({"clientCertificateData": "c", "clientKeyData": "k"});
+        for (script, status) in [
+            ("[ $n != 1 ] || exit 1", &certificate),
+            ("[ $n != 2 ] || exit 1", &certificate),
+            ("true", &json!({})),
+        ] {
+            let credentials = Credentials::new("https://127.0.0.1:9", script);
+            credentials.print(status);
+            assert!(transport(&credentials.config).is_err(), "{script} {status}");
+        }
+        let credentials = Credentials::new("https://127.0.0.1:9", "true");
+        credentials.print(&json!({"token": "t"}));
+        transport(&credentials.config).unwrap();
+        assert_eq!(credentials.runs(), 1);
     }
 }
