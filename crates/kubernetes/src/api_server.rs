@@ -6,7 +6,7 @@
 //!
 //! Invariant: the client does not retry. A request of a caller is one request to the API server.
 //!
-//! If the kubeconfig runs a program for its credentials, `exec_credentials` runs it at the first request.
+//! If the kubeconfig runs a program for its credentials, `exec_credentials` runs it at the first request; after a 401 it loads credentials again.
 
 mod exec_credentials;
 mod program;
@@ -283,10 +283,14 @@ fn root_cause(error: &dyn Error) -> String {
 pub fn build_lazy_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
     let named = program.on(config);
     proxies(config)?;
-    if exec_credentials::is_needed(config) {
-        return Ok(over(LazyTransport::new(named), config));
+    if exec_credentials::run_program(config) {
+        return Ok(over(LazyTransport::new(named, None), config));
     }
-    Ok(over(transport(&named)?, config))
+    let built = transport(&named)?;
+    if exec_credentials::are_files(config) {
+        return Ok(over(LazyTransport::new(named, Some(built)), config));
+    }
+    Ok(over(built, config))
 }
 
 /// The proxy to the API server: that of the kubeconfig, or those of the environment. `NO_PROXY` is about the latter only.

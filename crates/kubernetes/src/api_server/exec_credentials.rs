@@ -1,8 +1,10 @@
-//! Credentials from a program: the transport is built when the program has ended with success.
+//! Credentials from a program, or from files of a certificate: the transport is built when they are there, and again when the API server
+//! does not accept them any more.
 //!
 //! kube runs the program and blocks until it ends, so a blocking thread does that, at the first request. Other requests wait
 //! meanwhile. If the program fails, the next request runs it again. Later, when a token is about to expire, kube runs the
-//! program by itself without blocking requests.
+//! program by itself without blocking requests. After a 401 the credentials are loaded again while requests go on with the old ones: neither a
+//! certificate nor a token without a time has anybody else who renews it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,53 +12,75 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use kube::client::Body;
-use tokio::sync::OnceCell;
-use tokio::time::timeout;
+use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::time::{Instant, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::{RESPONSE_TIMEOUT, Transport, transport};
 
+/// From one renewal to the next.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
+
 /// Whether the configuration runs a program for its credentials.
-pub(super) fn is_needed(config: &kube::Config) -> bool {
+pub(super) fn run_program(config: &kube::Config) -> bool {
     // An `auth-provider`, the older kind, can run one too.
     config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some()
 }
 
-/// A transport that the first request builds.
+/// Whether the credentials are a certificate that another program may replace. A file of a token is kube's to read again.
+pub(super) fn are_files(config: &kube::Config) -> bool {
+    config.auth_info.client_certificate.is_some()
+}
+
+/// A transport that the first request builds, and a 401 builds again.
 #[derive(Clone)]
 pub(super) struct LazyTransport {
     config: Arc<kube::Config>,
-    transport: Arc<OnceCell<Transport>>,
+    current: Arc<OnceCell<watch::Sender<Transport>>>,
+    /// When the last renewal began. A renewal holds it.
+    renewed_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl LazyTransport {
-    pub(super) fn new(config: kube::Config) -> Self {
+    pub(super) fn new(config: kube::Config, built: Option<Transport>) -> Self {
         Self {
             config: Arc::new(config),
-            transport: Arc::default(),
+            current: Arc::new(OnceCell::new_with(built.map(watch::Sender::new))),
+            renewed_at: Arc::default(),
         }
     }
 
-    async fn transport(&self) -> Result<Transport, BoxError> {
-        let transport = self.transport.get_or_try_init(async || {
-            let config = Arc::clone(&self.config);
-            let mut build = tokio::task::spawn_blocking(move || transport(&config));
-            let mut waited = Duration::ZERO;
-            loop {
-                if let Ok(built) = timeout(RESPONSE_TIMEOUT, &mut build).await {
-                    return Ok::<_, BoxError>(built??);
-                }
-                // It is not killed: the next one would not be faster.
-                waited += RESPONSE_TIMEOUT;
-                tracing::warn!(
-                    ?waited,
-                    "credentials program of the kubeconfig still running, requests to the api server wait for it"
-                );
+    async fn build(config: Arc<kube::Config>) -> Result<Transport, BoxError> {
+        let mut build = tokio::task::spawn_blocking(move || transport(&config));
+        let mut waited = Duration::ZERO;
+        loop {
+            if let Ok(built) = timeout(RESPONSE_TIMEOUT, &mut build).await {
+                return Ok(built??);
             }
+            // It is not killed: the next one would not be faster.
+            waited += RESPONSE_TIMEOUT;
+            tracing::warn!(?waited, "credentials program of the kubeconfig still running");
+        }
+    }
+
+    fn renew(&self, current: watch::Sender<Transport>) {
+        let Ok(mut renewed_at) = Arc::clone(&self.renewed_at).try_lock_owned() else {
+            return;
+        };
+        if renewed_at.is_some_and(|at| at.elapsed() < RENEWAL_PAUSE) {
+            return;
+        }
+        *renewed_at = Some(Instant::now());
+        let config = Arc::clone(&self.config);
+        tokio::spawn(async move {
+            match Self::build(config).await {
+                Ok(built) => drop(current.send_replace(built)),
+                Err(error) => tracing::warn!(%error, "credentials that the api server does not accept not renewed"),
+            }
+            drop(renewed_at);
         });
-        transport.await.cloned()
     }
 }
 
@@ -71,18 +95,31 @@ impl Service<Request<Body>> for LazyTransport {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move { this.transport().await?.oneshot(request).await })
+        Box::pin(async move {
+            let first = async || Self::build(Arc::clone(&this.config)).await.map(watch::Sender::new);
+            let current = this.current.get_or_try_init(first).await?;
+            let transport = current.borrow().clone();
+            let response = transport.oneshot(request).await?;
+            if response.status() == StatusCode::UNAUTHORIZED {
+                this.renew(current.clone());
+            }
+            Ok(response)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::sync::Mutex as Lock;
 
-    use headgate_test_kubernetes::scratch;
+    use headgate_test_kubernetes::{eventually, met, scratch};
+    use hyper::StatusCode;
     use serde_json::json;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::TcpListener;
     use tokio::task::yield_now;
-    use tokio::time::advance;
+    use tokio::time::{advance, sleep};
 
     use super::*;
 
@@ -118,8 +155,66 @@ mod tests {
         }
     }
 
+    /// An API server that accepts the one token, and answers 401 to others.
+    async fn server(accepted: Arc<Lock<&'static str>>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let accepted = Arc::clone(&accepted);
+                tokio::spawn(async move {
+                    let mut stream = BufReader::new(stream);
+                    let (mut line, mut is_accepted) = (String::new(), false);
+                    while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+                        is_accepted |= line
+                            .trim_end()
+                            .ends_with(&format!("Bearer {}", accepted.lock().unwrap()));
+                        if line == "\r\n" {
+                            let status = if is_accepted { "200 OK" } else { "401 Unauthorized" };
+                            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+                            stream.write_all(answer.as_bytes()).await.unwrap();
+                            is_accepted = false;
+                        }
+                        line.clear();
+                    }
+                });
+            }
+        });
+        address
+    }
+
     fn request() -> Request<Body> {
         Request::get("/version").body(Body::empty()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_token_that_the_server_no_longer_accepts_is_replaced_at_most_once_in_the_pause() {
+        let accepted = Arc::new(Lock::new("first"));
+        let credentials = Credentials::new(&server(Arc::clone(&accepted)).await, "true");
+        credentials.print(&json!({"token": "first"}));
+        let transport = LazyTransport::new(credentials.config.clone(), None);
+        let status = async || transport.clone().oneshot(request()).await.unwrap().status();
+        assert_eq!(status().await, StatusCode::OK);
+
+        *accepted.lock().unwrap() = "second";
+        credentials.print(&json!({"token": "second"}));
+        let ran = credentials.runs();
+        assert_eq!(status().await, StatusCode::UNAUTHORIZED);
+        eventually(Duration::from_secs(10), "the next token", async || {
+            let status = status().await;
+            met(status == StatusCode::OK, status)
+        })
+        .await;
+        let renewed = credentials.runs();
+        assert!(renewed > ran);
+
+        *accepted.lock().unwrap() = "third";
+        credentials.print(&json!({"token": "third"}));
+        for _ in 0..10 {
+            assert_eq!(status().await, StatusCode::UNAUTHORIZED);
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(credentials.runs(), renewed);
     }
 
     #[tokio::test(start_paused = true)]
