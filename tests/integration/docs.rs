@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use headgate_http::server::Limits;
 use headgate_test_kubernetes::{assets, control_plane, kubectl, scratch};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -289,6 +290,17 @@ fn blocks_are_found_with_their_marks_and_commands() {
             (8, None, "a \\\n  b\nc\n".to_owned(), Some("out".to_owned())),
         ]
     );
+}
+
+/// The part of a page that an operator sizes by.
+#[test]
+fn the_security_page_has_the_limits_of_connections() {
+    let page = std::fs::read_to_string(repository("docs/concepts/security.md")).unwrap();
+    let health = Limits::HEALTH.max_connections;
+    let (thousands, rest) = (health / 1000, health % 1000);
+    let operations = Limits::OPERATIONS.max_connections;
+    let words = format!("{thousands},{rest:03} on the health port, {operations} on the operations port");
+    assert!(page.contains(&words), "{words}");
 }
 
 /// The string that a constant of this source has.
