@@ -1,6 +1,6 @@
 //! What writes waits until the admission policies that bound its rights are proved to be in force.
 //!
-//! One task of the process asks, again after a pause while they are missing or the API server does not answer; it records the event
+//! One task of the process asks, again after a pause while they are missing or an answer proves nothing; it records the event
 //! `PolicyMissing` once. What they forbid and how that is proved is left to `headgate-kubernetes`.
 
 use std::time::Duration;
@@ -21,7 +21,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 const EVENT_AFTER: Duration = Duration::from_secs(10);
 const POLICY_MISSING: EventKind = EventKind::warning("PolicyMissing", "CheckPolicies");
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-const MAX_PAUSE: Duration = Duration::from_mins(1);
+/// The jitter adds up to as much.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Whether the policies are proved to be in force.
 #[derive(Clone)]
@@ -72,32 +73,31 @@ async fn prove(client: &Client, canaries: &[Canary], events: &EventSink, reports
         .with_max_delay(MAX_PAUSE)
         .with_jitter()
         .build();
-    let (mut missing_since, mut is_recorded) = (None, false);
+    let (mut unproved_since, mut is_recorded) = (None, false);
     let mut logged = String::new();
     loop {
         let retry_in = pauses.next().unwrap_or(MAX_PAUSE);
-        match timeout(ATTEMPT_TIMEOUT, missing_policies(client, canaries)).await {
+        let note = match timeout(ATTEMPT_TIMEOUT, missing_policies(client, canaries)).await {
             Ok(Ok(missing)) if missing.is_empty() => return,
-            Ok(Ok(missing)) => {
-                let missing = missing.join(", ");
-                if logged != missing {
-                    tracing::warn!(
-                        policies = missing,
-                        "admission policies missing; no Node is written and this process does not lead"
-                    );
-                    logged.clone_from(&missing);
-                }
-                let since = *missing_since.get_or_insert_with(Instant::now);
-                if !is_recorded && since.elapsed() >= EVENT_AFTER {
-                    is_recorded = true;
-                    events.record(own_node(events, reports), POLICY_MISSING, missing_note(&missing));
-                }
+            Ok(Ok(missing)) => Some(missing_note(&missing.join(", "))),
+            Ok(Err(kube::Error::Api(status))) => Some(unproved_note(&status.message)),
+            Ok(Err(error)) => {
+                // The API server is away, which no event can say.
+                tracing::info!(%error, ?retry_in, "admission policies not proved");
+                None
             }
-            Ok(Err(error)) => tracing::info!(%error, ?retry_in, "admission policies not proved"),
-            Err(_) => tracing::info!(
-                ?retry_in,
-                "admission policies not proved: the api server does not answer"
-            ),
+            Err(_) => Some(unproved_note("the API server does not answer")),
+        };
+        if let Some(note) = note {
+            if logged != note {
+                tracing::warn!(note, ?retry_in, "admission policies not proved");
+                logged.clone_from(&note);
+            }
+            let since = *unproved_since.get_or_insert_with(Instant::now);
+            if !is_recorded && since.elapsed() >= EVENT_AFTER {
+                is_recorded = true;
+                events.record(own_node(events, reports), POLICY_MISSING, note);
+            }
         }
         sleep(retry_in).await;
     }
@@ -108,4 +108,59 @@ fn missing_note(missing: &str) -> String {
         "The ValidatingAdmissionPolicies {missing} are not in force for headgate's ServiceAccount: it writes no Node and does not lead \
          until they are. Apply the manifests again; they need Kubernetes 1.30."
     )
+}
+
+/// Of a dry run that somebody else's rule refuses, for instance.
+fn unproved_note(error: &str) -> String {
+    format!(
+        "It is not proved that the ValidatingAdmissionPolicies of headgate are in force for its ServiceAccount: it writes no Node and does \
+         not lead until they are. Their dry run got this answer: {error}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use headgate_core::clock::Clock;
+    use headgate_core::node::SignalRules;
+    use hyper::{Request, Response, StatusCode};
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_proves_nothing_is_recorded_once() {
+        let refuse = |_: Request<Body>| async {
+            let message = "admission webhook \"other\" denied the request: no";
+            let body = json!({"status": "Failure", "message": message, "reason": "", "code": 400}).to_string();
+            let mut response = Response::new(Body::from(body.into_bytes()));
+            *response.status_mut() = StatusCode::BAD_REQUEST;
+            Ok::<_, Infallible>(response)
+        };
+        let client = Client::new(service_fn(refuse), "default");
+        let (events, _queue) = EventSink::new(client.clone(), "n".to_owned());
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let notes = Arc::clone(&recorded);
+        let events = events.observed_by(Arc::new(move |event| {
+            notes
+                .lock()
+                .unwrap()
+                .push(format!("{}: {}", event.kind.reason, event.note));
+        }));
+        let (_reports, reports) =
+            watch::channel(NodeReport::initial(None, &SignalRules::default(), Clock::System.now()));
+        let canaries = [Canary::Lease];
+        let proof = timeout(Duration::from_mins(10), prove(&client, &canaries, &events, &reports)).await;
+        assert!(proof.is_err(), "it is not proved");
+        let recorded = recorded.lock().unwrap();
+        assert_eq!(recorded.len(), 1, "{recorded:?}");
+        assert!(
+            recorded[0].starts_with("PolicyMissing: ") && recorded[0].contains("webhook \"other\""),
+            "{recorded:?}"
+        );
+    }
 }

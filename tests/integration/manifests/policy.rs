@@ -1,6 +1,7 @@
 //! The policy `headgate-nodes` with a role that grants every verb on Nodes: what it allows and
 //! what it rejects, for each account.
 
+use headgate_kubernetes::{Canary, missing_policies};
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{eventually, is_kubernetes_1_30, met, own_control_plane};
 use serde_json::{Value, json};
@@ -97,11 +98,45 @@ async fn the_node_policy_holds_whatever_rbac_grants() {
         met(message.contains("'headgate-nodes'"), message)
     })
     .await;
+    a_policy_about_labels_does_not_hide_the_proof(&administrator, &controller).await;
     the_node_policy_rejects_every_other_change(&administrator, &agent, &controller).await;
     the_node_policy_allows_headgate_taints_and_annotations(&administrator, &agent, &controller).await;
     the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controllers(&administrator, &agent, &controller).await;
     the_node_policy_requires_a_pod_bound_token_and_ignores_other_users(&control_plane, &administrator, &agent).await;
     control_plane.stop().await;
+}
+
+/// Somebody else's policy, with the default reason.
+async fn a_policy_about_labels_does_not_hide_the_proof(administrator: &Caller, controller: &Caller) {
+    const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
+    let (policies, bindings) = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]});
+    let validation = json!({"expression": "object.metadata.?labels == oldObject.metadata.?labels"});
+    let policy = json!({"metadata": {"name": "a-labels"}, "spec": {"failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}});
+    let binding =
+        json!({"metadata": {"name": "a-labels"}, "spec": {"policyName": "a-labels", "validationActions": ["Deny"]}});
+    administrator.post(&format!("{ADMISSION}/{policies}"), policy).await;
+    administrator.post(&format!("{ADMISSION}/{bindings}"), binding).await;
+    let label = ApiRequest::merge(
+        &format!("{N1}?dryRun=All"),
+        json!({"metadata": {"labels": {"not": "yet"}}}),
+    );
+    eventually(SOON, "the other policy is in force", async || {
+        let (status, body) = administrator.ask(&label).await;
+        met(status == 422, body)
+    })
+    .await;
+    let canaries = [Canary::Node("n1".to_owned())];
+    assert_eq!(missing_policies(&controller.client, &canaries).await.unwrap(), [""; 0]);
+    for resource in [bindings, policies] {
+        administrator.delete(&format!("{ADMISSION}/{resource}/a-labels")).await;
+    }
+    eventually(SOON, "the other policy has ended", async || {
+        let (status, body) = administrator.ask(&label).await;
+        met(status == 200, body)
+    })
+    .await;
 }
 
 fn annotation(key: &str, value: &Value) -> Value {
