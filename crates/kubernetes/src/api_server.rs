@@ -6,7 +6,8 @@
 //!
 //! Invariant: the client does not retry. A request of a caller is one request to the API server.
 //!
-//! If the kubeconfig runs a program for its credentials, `exec_credentials` runs it at the first request; after a 401 it loads credentials again.
+//! If the kubeconfig runs a program for its credentials, `exec_credentials` runs it at the first request; after a 401 it loads them
+//! again.
 
 mod exec_credentials;
 mod program;

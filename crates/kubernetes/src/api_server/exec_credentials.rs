@@ -3,8 +3,8 @@
 //!
 //! kube runs the program and blocks until it ends, so a blocking thread does that, at the first request. Other requests wait
 //! meanwhile. If the program fails, the next request runs it again. Later, when a token is about to expire, kube runs the
-//! program by itself without blocking requests. After a 401 the credentials are loaded again while requests go on with the old ones: neither a
-//! certificate nor a token without a time has anybody else who renews it.
+//! program by itself without blocking requests. After a 401 the credentials are loaded again while requests go on with the old ones:
+//! nobody else renews a certificate, or a token without a time.
 
 use std::pin::Pin;
 use std::sync::Arc;
