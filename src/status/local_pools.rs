@@ -186,7 +186,9 @@ pub(super) fn take_local_pools(
     request: &LocalPoolsRequest<'_>,
     listed: Result<ListedServices, String>,
 ) -> LocalPoolsSnapshot {
-    let Some(settings) = UpdaterSettings::new(request.setting, &request.target.local_pools) else {
+    let is_enforcing = request.mode == AdminStateMode::Enforce;
+    let settings = is_enforcing.then(|| UpdaterSettings::new(request.setting, &request.target.local_pools));
+    let Some(settings) = settings.flatten() else {
         return LocalPoolsSnapshot::default();
     };
     let ListedServices { services, slices } = match listed {
@@ -202,7 +204,7 @@ pub(super) fn take_local_pools(
     let mut updater = Updater::new(settings);
     let now = Instant::now();
     apply_nodes(&mut updater, &request.desired.nodes, |node| {
-        request.mode == AdminStateMode::Enforce && request.desired.target_state(node, now) == TargetState::Down
+        request.desired.target_state(node, now) == TargetState::Down
     });
     let names: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
     for service in &services {
@@ -338,8 +340,8 @@ pub(crate) fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> S
         (Some(error), ..) => return format!("Service {name}: not known: {}.\n", escape_line(error)),
         (None, false, _) => {
             return format!(
-                "Service {name}: headgate updates no pools of Local Services: localServicePools is Disabled, or azure.json has no \
-                 multipleStandardLoadBalancerConfigurations.\n"
+                "Service {name}: headgate updates no pools of Local Services: adminState.mode is not Enforce, localServicePools is \
+                 Disabled, or azure.json has no multipleStandardLoadBalancerConfigurations.\n"
             );
         }
         (None, true, []) => {

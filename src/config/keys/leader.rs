@@ -67,7 +67,8 @@ pub(super) fn keys() -> Vec<Key> {
             "Whether the leader updates the members of the backend pools that Services with `externalTrafficPolicy: Local` have of their \
              own. `Auto`: where `azure.json` has `multipleStandardLoadBalancerConfigurations`. `AllEndpoints`: everywhere; the nodes of \
              all endpoints are members. `ReadyEndpoints`: those of ready endpoints only, for clusters where cloud-controller-manager does \
-             not update these pools, because it adds the others again. `Disabled`: never. Guide: docs/concepts/local-services.md.",
+             not update these pools, because it adds the others again. `Disabled`: never. It needs `adminState.mode: Enforce`. Guide: \
+             docs/concepts/local-services.md.",
         ),
         Key::new(
             "maintenance.enabled",

@@ -52,7 +52,9 @@ pub(super) fn start(
         work.local_pools_metrics.clone(),
         work.clock.clone(),
     );
-    let settings = UpdaterSettings::new(work.local_pools, &context.target.local_pools);
+    let is_enforcing = context.policy.mode == AdminStateMode::Enforce;
+    let settings = is_enforcing.then(|| UpdaterSettings::new(work.local_pools, &context.target.local_pools));
+    let settings = settings.flatten();
     let updater = settings.map(|settings| SharedUpdater::new(Updater::new(settings)));
     // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.
     let is_guarded = work.guard.minimum_in_service != IntOrPercent::Int(0);
@@ -83,7 +85,7 @@ pub(super) fn start(
         operations: context.target.arm.metrics().clone(),
         virtual_network: context.target.local_pools.virtual_network.clone(),
     };
-    let (targets, policy, clock) = (context.targets, context.policy, work.clock.clone());
+    let (targets, clock) = (context.targets, work.clock.clone());
     let ticks = Ticks {
         updater: updater.clone(),
         interval: settings.interval,
@@ -97,7 +99,7 @@ pub(super) fn start(
             }
             let now = clock.now().mono;
             apply_nodes(updater, &targets.nodes, |node| {
-                policy.mode == AdminStateMode::Enforce && targets.target_state(node, now) == TargetState::Down
+                targets.target_state(node, now) == TargetState::Down
             });
             true
         },

@@ -1,19 +1,26 @@
 //! One story for each way in which an update of a pool ends: applied, retried, parked, final, dropped. The rules themselves are
 //! tested in `crates/controller/tests/rules`, and what each error of ARM means in `local_service::failure`.
 
-use headgate_controller::admin_state::GuardSettings;
+use headgate_controller::admin_state::{AdminStateMode, GuardSettings, Policy};
 use headgate_controller::local_pools::LocalServicePools;
 use headgate_controller::local_service::LocalPoolsTarget;
+use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{SECOND, entries, id_of, load_balancer};
+use super::super::world::{ENFORCE, SECOND, entries, id_of, load_balancer};
 use super::cluster::{FAILED, INTERVAL, LocalCluster, Options, nodes, several_load_balancers};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
 
 fn status(status: u16) -> Value {
     json!({"answer": {"status": status}})
+}
+
+/// Whether nobody has ever taken the Lease that is shared with cloud-controller-manager.
+fn is_shared_lease_missing(cluster: &LocalCluster) -> bool {
+    let lease = cluster.fake.peek::<Lease>("kube-system", "aks-managed-resource-locker");
+    lease.is_none()
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,10 +142,7 @@ async fn nothing_is_requested_while_nothing_is_due() {
         (cluster.requests("GET", "/loadBalancers/kubernetes"), cluster.puts()),
         (0, 0)
     );
-    let lease = cluster
-        .fake
-        .peek::<k8s_openapi::api::coordination::v1::Lease>("kube-system", "aks-managed-resource-locker");
-    assert!(lease.is_none(), "{lease:?}");
+    assert!(is_shared_lease_missing(&cluster));
     assert_eq!(cluster.events("web").await, [0, 0, 0]);
 }
 
@@ -178,13 +182,17 @@ async fn pool_of_interfaces_is_rejected_with_an_event() {
 
 #[tokio::test(start_paused = true)]
 async fn inactive_updater_leaves_pools_alone() {
-    for (target, settings) in [
-        (LocalPoolsTarget::default(), LocalServicePools::Auto),
-        (several_load_balancers(), LocalServicePools::Disabled),
+    let (auto, several) = (LocalServicePools::Auto, several_load_balancers());
+    for (target, settings, mode) in [
+        (LocalPoolsTarget::default(), auto, AdminStateMode::Enforce),
+        (several.clone(), LocalServicePools::Disabled, AdminStateMode::Enforce),
+        (several.clone(), auto, AdminStateMode::Observe),
+        (several, auto, AdminStateMode::Disabled),
     ] {
         let cluster = LocalCluster::with(Options {
             target,
             settings,
+            policy: Policy { mode, ..ENFORCE },
             // It reads Services as well.
             guard: GuardSettings::DISABLED,
             ..Options::default()
@@ -193,7 +201,8 @@ async fn inactive_updater_leaves_pools_alone() {
         cluster.add_service("web").await;
         cluster.set_slice("web", "web-1", &[2]).await;
         sleep(4 * INTERVAL).await;
-        assert_eq!(cluster.puts(), 0);
+        assert_eq!(cluster.puts(), 0, "{mode:?}");
+        assert!(is_shared_lease_missing(&cluster));
         let requests = cluster.fake.requests();
         let mut watches = requests.iter().filter(|request| request.is_watch);
         assert!(!watches.any(|request| request.path.ends_with("/services")));
