@@ -244,7 +244,8 @@ impl TransitionTracker {
                 let changes = lifted.map(|entry| entry.change_stage(LedgerStage::Restored, reads.now));
                 effects.ledger_changes.extend(changes);
                 let new: Vec<_> = entries.iter().filter(|entry| entry.is_newly_down()).collect();
-                if new.is_empty() {
+                // An entry that stays in service is not pending.
+                if new.is_empty() || !reads.in_service(node).is_empty() {
                     return;
                 }
                 let changes = new.iter().map(|entry| entry.change_stage(LedgerStage::Down, reads.now));

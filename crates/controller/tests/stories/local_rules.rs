@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::guard::GUARD;
-use super::rows::cluster::{OUT_OF_SERVICE, TestCluster};
+use super::rows::cluster::{DOWN, NONE, OUT_OF_SERVICE, TestCluster};
 use super::world::{ENFORCE, SECOND, entries, id_of, load_balancer};
 
 const DISRUPTED: &str = "karpenter.sh/disrupted";
@@ -46,7 +46,12 @@ struct Scene {
 impl Scene {
     /// Three nodes, and the Service `default/web` with endpoints on these.
     async fn new(serving: &[usize]) -> Self {
-        let mut cluster = TestCluster::without_leader(3, &[shared_pool(3)]).await;
+        Self::with(&[shared_pool(3)], serving).await
+    }
+
+    /// The same with these load balancers.
+    async fn with(load_balancers: &[Value], serving: &[usize]) -> Self {
+        let mut cluster = TestCluster::without_leader(3, load_balancers).await;
         cluster.world.guard = GUARD.clone();
         let sender = watch::Sender::new(Arc::default());
         let reads = sender.subscribe();
@@ -133,6 +138,29 @@ async fn last_serving_node_stays_until_another_serves() {
     scene.cluster.taint(1, &[]);
     scene.cluster.taint(2, &[]);
     scene.cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn down_event_waits_for_the_load_balancer_that_keeps_the_node() {
+    let internal = load_balancer("kubernetes-internal", &[("kubernetes", entries(1..=3, false))]);
+    let scene = Scene::with(&[shared_pool(3), internal], &[1]).await;
+    scene.cluster.taint(1, &[DISRUPTED]);
+    sleep(60 * SECOND).await;
+    let down = scene.cluster.down();
+    assert_eq!(down["kubernetes-internal/kubernetes"], ["node-1".to_owned()].into());
+    assert!(down["kubernetes/kubernetes"].is_empty());
+    assert!(scene.cluster.notes(DOWN, "node-1").await.is_empty());
+    scene.serve(3, true).await;
+    scene.cluster.settle(&["node-1"]).await;
+    let notes = scene.cluster.notes(DOWN, "node-1").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("kubernetes-internal/kubernetes, kubernetes/kubernetes"),
+        "{notes:?}"
+    );
+    scene.cluster.taint(1, &[]);
+    scene.cluster.settle(&[]).await;
+    assert_eq!(scene.cluster.notes(NONE, "node-1").await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -185,6 +185,24 @@ async fn each_transition_gets_one_event() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_event_while_an_entry_is_in_service() {
+    let recorded = [("p", 1, LedgerStage::Intended), ("q", 1, LedgerStage::Intended)];
+    let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &recorded);
+    let partly: &Pools<'_> = &[
+        ("p", &[(1, "Down"), (2, "-")], true),
+        ("q", &[(1, "Up"), (2, "-")], true),
+    ];
+    assert!(scenario.evaluate_pools(partly).is_empty(), "another writer keeps it up");
+    let out: &Pools<'_> = &[
+        ("p", &[(1, "Down"), (2, "-")], true),
+        ("q", &[(1, "Down"), (2, "-")], true),
+    ];
+    let events = scenario.evaluate_pools(out);
+    assert_eq!(reasons(&events), [("LoadBalancerAdminStateDown", "n1")]);
+    assert_eq!(events[0].2, "Down in lb/p, lb/q because of drain: no new connections.");
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_event_before_every_load_balancer_has_planned() {
     let mut scenario = Scenario::new(&[node(1, &[])], &[("p", 1, LedgerStage::Intended)]);
     let behind = scenario.status(&[("q", &[(1, "-"), (2, "-")], true)]);
