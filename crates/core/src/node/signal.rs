@@ -108,11 +108,11 @@ impl Signal {
         }
     }
 
-    /// Whether the signal says by itself that the machine is about to end. A cordon, a maintenance, or what a matcher finds may be
+    /// Whether the signal says by itself that the machine is about to end. A cordon, a maintenance, or what only the settings list may be
     /// a mistake that meets every node at once.
     pub fn announces_end(&self) -> bool {
         match self {
-            Self::Taint(key) => ![MAINTENANCE_TAINT, MEDIK8S_TAINT].contains(&key.as_str()),
+            Self::Taint(key) => DEFAULT_SIGNAL_TAINTS.contains(&key.as_str()) && key != MAINTENANCE_TAINT,
             Self::Deletion | Self::Shutdown | Self::Azure(_) => true,
             Self::Condition(name) => condition_type(name) == SHUTDOWN_CONDITION,
             Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => false,
@@ -360,17 +360,24 @@ mod tests {
                 ..Node::default()
             }
         };
-        let tainted = Node {
-            taints: vec![Taint::new(MEDIK8S_TAINT, "NoSchedule")],
+        let tainted = |key: &str| Node {
+            taints: vec![Taint::new(key, "NoSchedule")],
             ..Node::default()
         };
+        let taint = |key: &str| SignalMatcher::Taint(key.to_owned());
         // The node, what chooses it, whether it is revocable and announces the end, and what `why` says.
         for (node, matcher, traits, meaning) in [
             (
-                tainted,
-                SignalMatcher::Taint(MEDIK8S_TAINT.to_owned()),
+                tainted(MEDIK8S_TAINT),
+                taint(MEDIK8S_TAINT),
                 (true, false),
                 "medik8s' Node Maintenance Operator drains",
+            ),
+            (
+                tainted("example.com/leaving"),
+                taint("example.com/leaving"),
+                (true, false),
+                "listed in the settings",
             ),
             (
                 of(DRAIN_CONDITION),
@@ -407,6 +414,14 @@ mod tests {
             assert_eq!((signal.is_revocable(), signal.announces_end()), traits, "{matcher}");
             let explanation = signal.explanation("n").meaning;
             assert!(explanation.contains(meaning), "{explanation}");
+        }
+    }
+
+    #[test]
+    fn default_taints_announce_the_end_of_the_machine_but_for_a_maintenance() {
+        for key in DEFAULT_SIGNAL_TAINTS {
+            let signal = Signal::Taint(key.to_owned());
+            assert_eq!(signal.announces_end(), key != MAINTENANCE_TAINT, "{key}");
         }
     }
 

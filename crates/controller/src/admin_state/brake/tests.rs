@@ -1,11 +1,14 @@
 use headgate_core::node::RecordedNotice;
 use proptest::prelude::*;
 
-use super::super::fixtures::{Cluster, DRAIN, pool_id};
+use super::super::fixtures::{Cluster, pool_id};
 use super::super::guard::GuardSettings;
 use super::super::ledger::LedgerChange;
 use super::super::settings::AdminStateMode;
 use super::*;
+
+/// A taint that counts by default, and that is put only on a node that goes away.
+const DISRUPTED: &str = "karpenter.sh/disrupted";
 
 fn cluster(size: u8, limit: IntOrPercent) -> Cluster {
     let guard = GuardSettings {
@@ -102,25 +105,26 @@ fn what_announces_the_end_of_the_machine_never_waits() {
                 )]
                 .into();
             }
-            4 => drop(node.signals.insert(Signal::Taint(DRAIN.to_owned()), Duration::ZERO)),
+            4 => drop(node.signals.insert(Signal::Taint(DISRUPTED.to_owned()), Duration::ZERO)),
             5 => node.signals = [(Signal::Shutdown, Duration::ZERO)].into(),
             _ => {}
         }
     }
     // It would answer 503, and a hold would cover it.
-    cluster.nodes[6].health_signals = [Signal::Taint("probe-only".to_owned())].into();
+    cluster.nodes[6].health_signals = [Signal::Taint(DISRUPTED.to_owned())].into();
     assert_eq!(cluster.plan_and_write(), [1, 2, 3, 4, 5, 6, 7]);
-    let mut cluster = cordoned();
-    for node in &mut cluster.nodes {
-        // A condition of the settings.
-        node.signals = [(Signal::Condition("condition:Bad=True".to_owned()), Duration::ZERO)].into();
+    // A condition and a taint of the settings, and a maintenance.
+    for signal in [
+        Signal::Condition("condition:Bad=True".to_owned()),
+        Signal::Taint("example.com/leaving".to_owned()),
+        Signal::Taint("headgate.dev/maintenance".to_owned()),
+    ] {
+        cluster = cordoned();
+        for node in &mut cluster.nodes {
+            node.signals = [(signal.clone(), Duration::ZERO)].into();
+        }
+        assert_eq!(cluster.plan_and_write(), [1], "{signal}");
     }
-    assert_eq!(cluster.plan_and_write(), [1]);
-    let mut cluster = cordoned();
-    for node in &mut cluster.nodes {
-        node.signals = [(Signal::Taint("headgate.dev/maintenance".to_owned()), Duration::ZERO)].into();
-    }
-    assert_eq!(cluster.plan_and_write(), [1]);
     cluster.guard.max_new_down = IntOrPercent::ALL;
     assert_eq!(cluster.plan_and_write().len(), 7);
 }
@@ -195,7 +199,7 @@ proptest! {
             match change {
                 Change::Cordon => drop(signals.insert(Signal::Unschedulable, Duration::ZERO)),
                 Change::Uncordon => signals.clear(),
-                Change::Drain => drop(signals.insert(Signal::Taint(DRAIN.to_owned()), Duration::ZERO)),
+                Change::Drain => drop(signals.insert(Signal::Taint(DISRUPTED.to_owned()), Duration::ZERO)),
                 Change::NewLeader => cluster.targets = TargetStates::default(),
             }
             cluster.plan();
