@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{NodeReader, NodeReport, SignalRules};
+use headgate_core::node::{NodeReader, NodeReport, SignalMatcher, SignalRules};
 use headgate_core::settings::IntOrPercent;
 use headgate_test_kubernetes::{Fault, RecordedRequest};
 use hyper::Method;
@@ -201,6 +201,31 @@ async fn maintenance_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
     sleep(10 * 60 * SECOND).await;
     assert_eq!(down(&cluster), 7, "adminState.minimumInService keeps one");
     assert_eq!(healthy(&cluster, 8).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn condition_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
+    let pools = [load_balancer("kubernetes", &[("kubernetes", entries(1..=8, true))])];
+    let mut cluster = TestCluster::without_leader(8, &pools).await;
+    let matcher = json!({"condition": {"type": "Bad", "status": "True"}});
+    let rules = SignalRules {
+        matchers: vec![SignalMatcher::parse(&matcher).unwrap()],
+    };
+    cluster.world.rules = rules.clone();
+    cluster.world.guard = GuardSettings {
+        health_rules: rules,
+        ..SHIPPED_GUARD.clone()
+    };
+    cluster.lead(ENFORCE).await;
+    for number in 1..=8 {
+        cluster.node(number, |node| {
+            let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+            conditions.push(json!({"type": "Bad", "status": "True"}));
+        });
+    }
+    sleep(10 * SECOND).await;
+    assert_eq!(cluster.down()["kubernetes/kubernetes"].len(), 2);
+    assert_eq!(healthy(&cluster, 8).await.len(), 6, "what waits answers 200");
 }
 
 #[tokio::test(start_paused = true)]

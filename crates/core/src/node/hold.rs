@@ -1,9 +1,11 @@
 //! The hold: the leader keeps a node in service although it has signals, because too few others are left, or for a while. Pure.
 //!
 //! The leader records a hold in an annotation of the Node and renews it. The agent then answers 200 while the hold covers
-//! all its signals. Invariants: a hold is for one Node, by its UID. It never covers a signal that is not
-//! revocable ([`Signal::is_revocable`]). It ends [`HOLD_TTL`] after the last renewal that this process observed, by the
-//! monotonic clock; time without the API server does not count, because the leader cannot renew the hold then.
+//! all its signals. Invariants: a hold is for one Node, by its UID. It never covers a signal that announces the end of the machine
+//! ([`Signal::announces_end`]), unless that is revocable ([`Signal::is_revocable`]). It ends [`HOLD_TTL`] after the last renewal that this
+//! process observed, by the monotonic clock; time without the API server does not count, because the leader cannot renew the hold then.
+//!
+//! A condition is covered that announces no end, although it is not revocable: the leader lets such a Node wait for `adminState.maxNewDown`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -104,8 +106,8 @@ impl NodeHold {
     }
 
     fn covers(&self, signal: &str) -> bool {
-        let is_revocable = signal.parse().is_ok_and(|signal: Signal| signal.is_revocable());
-        is_revocable && self.signals.contains(signal)
+        let may_cover = |signal: Signal| signal.is_revocable() || !signal.announces_end();
+        signal.parse().is_ok_and(may_cover) && self.signals.contains(signal)
     }
 }
 
@@ -168,7 +170,7 @@ mod tests {
     use super::super::report::NodeReport;
     use super::*;
     use crate::clock::Clock;
-    use crate::node::matcher::SignalRules;
+    use crate::node::matcher::{SignalMatcher, SignalRules};
 
     const DRAIN: &str = "headgate.dev/maintenance";
     const MINUTE: Duration = Duration::from_mins(1);
@@ -223,6 +225,27 @@ mod tests {
             "node.cloudprovider.kubernetes.io/shutdown",
         ] {
             assert!(!is_held(&[key], &hold(now, &[key])), "{key} is terminal");
+        }
+    }
+
+    #[test]
+    fn hold_covers_a_condition_unless_it_announces_the_end_of_the_machine() {
+        let now = Clock::System.now();
+        for (kind, is_covered) in [("Bad", true), ("GracefulNodeShutdownInProgress", false)] {
+            let matcher = json!({"condition": {"type": kind, "status": "True"}});
+            let rules = SignalRules {
+                matchers: vec![SignalMatcher::parse(&matcher).unwrap()],
+            };
+            let hold = hold(now.wall, &[&format!("condition:{kind}=True")]);
+            let node = json!({"metadata": {"uid": "u", "annotations": {HOLD_ANNOTATION: hold.to_annotation().unwrap()}},
+                "status": {"conditions": [{"type": kind, "status": "True"}]}});
+            let node = NodeReader::own(rules.clone()).read(serde_json::from_value(node).unwrap());
+            let report = NodeReport::initial(None, &rules, now).with_node(node, now);
+            assert_eq!(
+                (report.is_eligible(), report.is_held(&[], now.mono)),
+                (false, is_covered),
+                "{kind}"
+            );
         }
     }
 
