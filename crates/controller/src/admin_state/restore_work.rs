@@ -32,8 +32,8 @@ use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, ForeignDown, STALE_NODES_TIMEOUT};
 use super::target_states::TargetStates;
 use crate::pool::{
-    HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, MAX_READ_LAG, PoolWriter, RecordedPools,
-    WriterLabels, list_on_request, look_up_interfaces, node_store,
+    HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, LoadBalancerView, MAX_READ_LAG,
+    PoolWriter, RecordedPools, WriterLabels, list_on_request, look_up_interfaces, node_store,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -131,6 +131,7 @@ struct Progress {
     statuses: watch::Receiver<LoadBalancerStatus>,
     status: LoadBalancerStatus,
     restored: BTreeSet<OwnedEntry>,
+    /// Those that are pending, and those that were until their Node was gone.
     remaining: BTreeSet<OwnedEntry>,
 }
 
@@ -145,11 +146,26 @@ impl Progress {
         }
     }
 
+    /// What is not pending any more is restored only if the read shows that: the entry of a Node that was deleted stays `Down`.
     fn observe(&mut self, status: LoadBalancerStatus) {
         let pending = status.entries.iter().filter(|entry| entry.is_pending());
-        let remaining = pending.map(owned_entry).collect();
-        let restored: Vec<_> = self.remaining.difference(&remaining).cloned().collect();
-        self.restored.extend(restored);
+        let mut remaining: BTreeSet<_> = pending.map(owned_entry).collect();
+        let planned = status
+            .entries
+            .iter()
+            .map(|entry| (entry.pool.name(), entry.key.as_str()));
+        let planned: BTreeSet<_> = planned.collect();
+        let shown: BTreeMap<_, _> = status.view.as_deref().into_iter().flat_map(admin_states).collect();
+        for entry in std::mem::take(&mut self.remaining) {
+            let place = (entry.pool.as_str(), entry.entry.as_str());
+            let is_down = shown.get(&place).map(|state| *state == Some(AdminState::Down));
+            let is_planned = planned.contains(&place);
+            if is_down == Some(false) {
+                self.restored.insert(entry);
+            } else if is_down == Some(true) && !is_planned {
+                remaining.insert(entry);
+            }
+        }
         self.restored.retain(|entry| !remaining.contains(entry));
         self.remaining = remaining;
         self.status = status;
@@ -160,7 +176,8 @@ impl Progress {
     fn is_complete(&self, since: Option<Instant>) -> bool {
         let last_error = self.status.last_error.as_ref();
         let is_terminal = last_error.is_some_and(|error| error.class == ErrorClass::Terminal);
-        let is_restored = self.remaining.is_empty() && self.status.observed_at > since;
+        let is_pending = self.status.entries.iter().any(EntryStatus::is_pending);
+        let is_restored = !is_pending && self.status.observed_at > since;
         let mut unreadable = self.status.unreadable_entries.iter();
         // A lookup that failed is repeated with a later list.
         let knows_interfaces =
@@ -192,6 +209,14 @@ impl Progress {
             }
         }
     }
+}
+
+/// The admin states of a load balancer's entries, by pool and key.
+fn admin_states(view: &LoadBalancerView) -> impl Iterator<Item = ((&str, &str), Option<AdminState>)> {
+    view.pools.iter().flat_map(|pool| {
+        let entries = pool.entries.iter();
+        entries.filter_map(|entry| Some(((pool.id.name(), entry.key.as_ref()?.as_str()), entry.admin_state)))
+    })
 }
 
 fn owned_entry(status: &EntryStatus) -> OwnedEntry {

@@ -267,6 +267,23 @@ async fn restore_forgets_nothing_without_a_second_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn restore_does_not_take_what_a_node_leaves_in_the_pools_for_restored() {
+    let mut cluster = TestCluster::with_node_2_down().await;
+    cluster.kill();
+    let before = cluster.puts().len();
+    cluster.fault("PUT", "", None, &json!({"answer": {"status": 500}}));
+    let deletion = async {
+        cluster.until("a PUT", |cluster| cluster.puts().len() > before).await;
+        cluster.world.remove_node(2).await;
+    };
+    let (outcome, ()) = tokio::join!(cluster.restore(), deletion);
+    assert!(outcome.restored.is_empty(), "{outcome:?}");
+    let left: Vec<_> = outcome.not_restored.keys().map(|entry| entry.node.as_deref()).collect();
+    assert_eq!(left, [Some("node-2"); 3], "{outcome:?}");
+    cluster.until_down(&["node-2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn restore_that_loses_its_term_after_a_write_does_not_say_that_nothing_was_written() {
     let mut cluster = TestCluster::with_node_2_down().await;
     cluster.kill();
