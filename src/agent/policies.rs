@@ -23,6 +23,8 @@ const POLICY_MISSING: EventKind = EventKind::warning("PolicyMissing", "CheckPoli
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The jitter adds up to as much.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// Without the API server: a process that starts meanwhile does not write long after others that wait for it.
+const MAX_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Whether the policies are proved to be in force.
 #[derive(Clone)]
@@ -76,13 +78,14 @@ async fn prove(client: &Client, canaries: &[Canary], events: &EventSink, reports
     let (mut unproved_since, mut is_recorded) = (None, false);
     let mut logged = String::new();
     loop {
-        let retry_in = pauses.next().unwrap_or(MAX_PAUSE);
+        let mut retry_in = pauses.next().unwrap_or(MAX_PAUSE);
         let note = match timeout(ATTEMPT_TIMEOUT, missing_policies(client, canaries)).await {
             Ok(Ok(missing)) if missing.is_empty() => return,
             Ok(Ok(missing)) => Some(missing_note(&missing.join(", "))),
             Ok(Err(kube::Error::Api(status))) => Some(unproved_note(&status.message)),
             Ok(Err(error)) => {
                 // The API server is away, which no event can say.
+                retry_in = retry_in.min(MAX_OUTAGE_PAUSE);
                 tracing::info!(%error, ?retry_in, "admission policies not proved");
                 None
             }
@@ -162,5 +165,24 @@ mod tests {
             recorded[0].starts_with("PolicyMissing: ") && recorded[0].contains("webhook \"other\""),
             "{recorded:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_proof_comes_soon_after_an_outage_of_any_length() {
+        let back_at = Instant::now() + Duration::from_mins(30);
+        let answer = move |_: Request<Body>| async move {
+            if Instant::now() < back_at {
+                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+            }
+            // Of a user whom no policy bounds.
+            let review = json!({"metadata": {}, "status": {"userInfo": {"username": "admin"}}});
+            Ok(Response::new(Body::from(review.to_string().into_bytes())))
+        };
+        let client = Client::new(service_fn(answer), "default");
+        let (events, _queue) = EventSink::new(client.clone(), "n".to_owned());
+        let (_reports, reports) =
+            watch::channel(NodeReport::initial(None, &SignalRules::default(), Clock::System.now()));
+        prove(&client, &[Canary::Lease], &events, &reports).await;
+        assert!(back_at.elapsed() <= MAX_OUTAGE_PAUSE, "{:?}", back_at.elapsed());
     }
 }

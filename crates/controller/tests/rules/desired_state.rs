@@ -421,7 +421,7 @@ fn objects_missing_from_a_new_list_are_removed() {
 
 #[test]
 fn status_shows_desired_and_actual() {
-    let mut world = world();
+    let world = world();
     let status = world.updater.service_status(&name("default/web")).unwrap();
     let [pool] = status.pools.as_slice() else {
         panic!("{status:?}")
