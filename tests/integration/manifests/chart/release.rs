@@ -427,6 +427,11 @@ async fn a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(world: &Wo
     );
     let job = administrator.get(JOB).await;
     assert_eq!(job["spec"]["backoffLimit"], 0, "one failed pod ends it");
+    let rules = json!([{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]);
+    assert_eq!(
+        job["spec"]["podFailurePolicy"]["rules"], rules,
+        "an evicted pod does not"
+    );
     end_job(administrator, ["FailureTarget", "Failed"], json!({"failed": 1})).await;
     let output = uninstall.await.unwrap();
     assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
