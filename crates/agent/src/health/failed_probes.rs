@@ -34,6 +34,12 @@ pub(crate) struct AnswerCounts {
     pub(crate) unavailable: u64,
 }
 
+impl AnswerCounts {
+    fn total(self) -> u64 {
+        self.ok.saturating_add(self.unavailable)
+    }
+}
+
 /// The answers about one Service.
 #[derive(Clone, Copy, Debug)]
 struct Answered {
@@ -199,8 +205,8 @@ impl FailedProbes {
         }
     }
 
-    /// Counts a Service with endpoints as out only after the required number, however long nobody has asked: one request by hand does not
-    /// show that its load balancer asks this process, and not kube-proxy. One that has left the node has asked as often.
+    /// Counts a Service with endpoints of which fewer than the required probes were answered as out only after that many failures, however
+    /// long nobody has asked: one request by hand does not show that its load balancer asks this process, and not kube-proxy.
     #[must_use]
     pub(crate) fn sharing_ports(mut self, shares_ports: bool) -> Self {
         self.shares_ports = shares_ports;
@@ -306,13 +312,18 @@ impl FailedProbes {
         }
         let is_serving = |key: &NamespacedName| kept.contains_key(key);
         let is_probed = |key: &NamespacedName| answered.get(key).is_some_and(|answered| answered.is_probed(now));
+        let is_known = |key: &NamespacedName| {
+            answered
+                .get(key)
+                .is_some_and(|answered| answered.counts.total() >= self.required)
+        };
         let has_endpoints = |key: &NamespacedName| {
             table
                 .get(key)
                 .is_some_and(|served| served.endpoints_of_any_family() > 0)
         };
         let failing = self.services.iter().filter(|(key, in_row)| {
-            let is_required = is_probed(key) || self.shares_ports && has_endpoints(key);
+            let is_required = is_probed(key) || self.shares_ports && has_endpoints(key) && !is_known(key);
             in_row.failed < self.required && !is_serving(key) && is_required
         });
         let failing = first_names(failing.map(|(key, _)| key), MAX_NAMES);
@@ -581,5 +592,33 @@ mod tests {
         answers.count(&service, true, Instant::now());
         let found = look(&mut probes, counts(0, 2), &local(last)).await;
         assert_eq!(status(&found), ("False", "HeldBack"), "it is the last one now");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_balancer_that_asked_before_the_signal_may_leave_after_one_failure() {
+        let service = NamespacedName::new("a", "web");
+        for (asked_before, expected) in [(0, "False"), (1, "True")] {
+            let table: Arc<ServiceTable> =
+                Arc::new([(service.clone(), ServedService::example(1))].into_iter().collect());
+            let answers = ServiceAnswers::default();
+            let local = LocalServices::Served(table, answers.clone(), KeptServices::default());
+            let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, false).sharing_ports(true);
+            for _ in 0..asked_before {
+                answers.count(&service, true, Instant::now());
+            }
+            answers.count(&service, false, Instant::now());
+            for unavailable in 1..=3 {
+                assert_eq!(
+                    status(&look(&mut probes, counts(0, unavailable), &local).await).0,
+                    "False"
+                );
+            }
+            advance(PROBED_TTL).await;
+            assert_eq!(
+                status(&look(&mut probes, counts(0, 4), &local).await).0,
+                expected,
+                "{asked_before}"
+            );
+        }
     }
 }
