@@ -146,7 +146,7 @@ impl OwnState {
         if report.signals().is_empty() && others.is_empty() {
             return Self::Eligible;
         }
-        let is_ending = |node: &Node| node.is_terminal() || node.excluded.is_some();
+        let is_ending = |node: &Node| node.ends || node.excluded.is_some();
         let is_ending = others.iter().any(|signal| !signal.is_revocable())
             || report.object_state == NodeObjectState::Deleted
             || report.node.as_ref().is_some_and(is_ending);
@@ -155,6 +155,8 @@ impl OwnState {
             Self::Ending
         } else if report.is_held_in_a_pool(&names, now) {
             Self::HeldByLeader
+        } else if report.node.as_ref().is_some_and(|node| node.is_terminal()) {
+            Self::Ending
         } else if report.signals().is_empty() {
             Self::Unpublished
         } else {

@@ -223,6 +223,14 @@ fn own_state_follows_from_the_node_and_the_hold() {
             ..NodeHold::default()
         });
     };
+    let held_with = |condition: &str| {
+        let mut node = node("b", false);
+        let signal = Signal::Condition(condition.to_owned());
+        hold(&mut node);
+        node.hold.as_mut().unwrap().signals = [signal.to_string()].into();
+        node.signals.insert(signal, Duration::ZERO);
+        NodeReport::initial(None, &SignalRules::default_health(), now).with_node(node, now)
+    };
     let signalled = report(true, |_| {});
     for (report, others, expected) in [
         (&report(false, |_| {}), &[][..], OwnState::Eligible),
@@ -249,6 +257,12 @@ fn own_state_follows_from_the_node_and_the_hold() {
         (&signalled.without_node(), &[], OwnState::Ending),
         (&report(true, hold), &[], OwnState::HeldByLeader),
         (&report(false, hold), &[], OwnState::Eligible),
+        (&held_with("condition:Bad=True"), &[], OwnState::HeldByLeader),
+        (
+            &held_with("condition:GracefulNodeShutdownInProgress=True"),
+            &[],
+            OwnState::Ending,
+        ),
     ] {
         assert_eq!(
             OwnState::read(report, others, now.mono),
