@@ -116,8 +116,9 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
         };
         let period = targets.signal_period(node).filter(|period| period.ended_at.is_none());
         let mut signals = period.map(SignalPeriod::names).unwrap_or_default();
-        // The agent answers 503 for these, or soon may.
-        signals.extend(node.health_signals.iter().map(ToString::to_string));
+        // The agent answers 503 for these, or soon may. For a condition of health alone it goes on to.
+        let revocable = node.health_signals.iter().filter(|signal| signal.is_revocable());
+        signals.extend(revocable.map(ToString::to_string));
         if signals.is_empty() {
             continue;
         }

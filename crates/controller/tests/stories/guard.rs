@@ -229,6 +229,32 @@ async fn condition_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn hold_of_what_waits_covers_no_condition_of_health_alone() {
+    let pools = [load_balancer("kubernetes", &[("kubernetes", entries(1..=8, true))])];
+    let mut cluster = TestCluster::without_leader(8, &pools).await;
+    let matcher = json!({"condition": {"type": "Bad", "status": "True"}});
+    let mut health_rules = SignalRules::default_health();
+    health_rules.matchers.push(SignalMatcher::parse(&matcher).unwrap());
+    cluster.world.guard = GuardSettings {
+        health_rules,
+        ..SHIPPED_GUARD.clone()
+    };
+    cluster.lead(ENFORCE).await;
+    cluster.node(8, |node| {
+        let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+        conditions.push(json!({"type": "Bad", "status": "True"}));
+    });
+    sleep(10 * SECOND).await;
+    for number in 1..=8 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    sleep(10 * SECOND).await;
+    assert_eq!(cluster.down()["kubernetes/kubernetes"].len(), 2);
+    let healthy = healthy(&cluster, 8).await;
+    assert!(healthy.len() == 5 && !healthy.contains(&8), "{healthy:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn next_leader_renews_the_hold_while_arm_does_not_answer() {
     let mut cluster = cluster(1, &two_load_balancers(1), GUARD.clone()).await;
     cluster.taint(1, &[MAINTENANCE]);
