@@ -118,7 +118,7 @@ pub(super) fn entries_to_hold_back(
     // What probes alone take out, a recorded hold alone brings back.
     let is_candidate = |entry: &&ClaimedEntry<'_>| {
         let node = entry.owner.node;
-        let is_coverable = !is_probed || !ends_for_its_agent(node);
+        let is_coverable = !is_probed || !(node.lacks_agent || ends_for_its_agent(node));
         let is_out = entry.target == TargetState::Down
             || entry.observed == Some(AdminState::Down) && targets.is_damped(node, now);
         // The hold would be one claimant's, and the probe may reach another.
@@ -143,10 +143,9 @@ pub(super) fn entries_to_hold_back(
             let hold = node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
             let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), node.uid.clone()));
-            // Nodes whose probes can pass, then Ready Nodes, then the present choice, then what is in service, then Nodes without a signal;
+            // Ready Nodes first, then the present choice, then what is in service, then Nodes without a signal;
             // false comes first. The same Node is chosen in all its pools.
             let order = [
-                lacks_agent(node),
                 !node.ready,
                 !is_held,
                 entry.observed == Some(AdminState::Down) || fails_probes(node) && !guard.settings.may_write_holds,

@@ -146,24 +146,31 @@ impl RuleGuard<'_> {
         }
         let may_lift = self.interfaces.knows_pool(self.pool);
         for (name, (service, needs_agent)) in needed {
-            let fails_probes = |node: &ClusterNode| ends_for_its_agent(node) || needs_agent && node.lacks_agent;
+            let lacks_agent = |node: &ClusterNode| needs_agent && node.lacks_agent;
             let serving = revocable.iter().filter_map(|entry| {
                 let claimants = entry.owner.claimants.iter();
                 let since = claimants.filter_map(|node| service.serves_since(&node.name)).min()?;
-                entry.may_be_in_service(may_lift).then_some((*entry, since))
+                let may_serve = entry.may_be_in_service(may_lift) && !lacks_agent(entry.owner.node);
+                may_serve.then_some((*entry, since))
             });
             let serving: Vec<_> = serving.collect();
-            if serving.is_empty() || self.is_served_by_others(service, fails_probes) {
+            if serving.is_empty() || self.is_served_by_others(service, lacks_agent) {
                 continue;
             }
-            // What does not fail its probes, then what is in service, then what is held back already, then the Node that has served longest;
+            // What does not end, then what is in service, then what is held back already, then the Node that has served longest;
             // false comes first.
             let preferences = serving.iter().map(|(entry, since)| {
                 let node = entry.owner.node;
                 let key = (self.pool.id.clone(), node.uid.clone());
                 let is_down = entry.observed == Some(AdminState::Down);
                 let (is_not_chosen, is_not_held) = (!held.contains_key(&entry.index), !self.guard.held.contains(&key));
-                let order = (fails_probes(node), is_down, is_not_chosen, is_not_held, !node.ready);
+                let order = (
+                    ends_for_its_agent(node),
+                    is_down,
+                    is_not_chosen,
+                    is_not_held,
+                    !node.ready,
+                );
                 (order, *since, node.name.as_str(), entry.index)
             });
             let chosen = preferences.min().map(|(.., index)| index);
@@ -201,10 +208,12 @@ impl RuleGuard<'_> {
     }
 
     /// Whether an entry is in service whose Node has no signal and serves the Service.
-    fn is_served_by_others(&self, service: LocalService<'_>, fails_probes: impl Fn(&ClusterNode) -> bool) -> bool {
+    fn is_served_by_others(&self, service: LocalService<'_>, lacks_agent: impl Fn(&ClusterNode) -> bool) -> bool {
         let can_serve = |name: &str| {
             let node = self.targets.nodes.by_name(name);
-            node.is_some_and(|node| is_alive(node) && !fails_probes(node) && !self.is_targeted(node))
+            node.is_some_and(|node| {
+                is_alive(node) && !ends_for_its_agent(node) && !lacks_agent(node) && !self.is_targeted(node)
+            })
         };
         // Each entry needs a lookup.
         let able: BTreeSet<&str> = service.nodes().filter(|name| can_serve(name)).collect();

@@ -283,6 +283,12 @@ fn node_without_an_agent_does_not_serve_where_probes_reach_headgate() {
         cluster.plan();
         assert_eq!(cluster.held(), expected, "{health_port} {taints:?}");
     }
+    let mut cluster = probed(10456);
+    cluster.nodes = vec![node(1, &[DRAIN]), node(2, &[])];
+    cluster.nodes[0].lacks_agent = true;
+    cluster.guard.minimum_in_service = IntOrPercent::Int(2);
+    cluster.plan();
+    assert!(cluster.held().is_empty(), "no hold could ever end");
 }
 
 #[test]
