@@ -161,7 +161,7 @@ pub(crate) struct NodeRow {
     /// The condition `headgate.dev/ConnectionsDrained`, if the Node has it and the leader reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_drained: Option<MarkerRow>,
-    /// Whether the Node has a signal but lacks that by which entries of its pools are found, or an entry that may be its own has no name.
+    /// Whether the Node has a signal but lacks that by which entries of its pools are found.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub unidentified: bool,
     /// The Node's pool entries, in the order of load balancer and pool.

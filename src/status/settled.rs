@@ -93,10 +93,7 @@ mod tests {
         found.nodes[0].unidentified = true;
         assert_eq!(
             found.unsettled(true),
-            [
-                "n1: the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found, or an entry of a \
-              network interface has no name"
-            ]
+            ["n1: the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found"]
         );
         assert!(found.unsettled(false).is_empty());
         found.nodes[0].unidentified = false;

@@ -217,7 +217,7 @@ fn unattributed(azure: &AzureSnapshot) -> Vec<String> {
     found
 }
 
-/// Whether the Node lacks that by which entries of its pools are found, or an entry that may be its own has no name.
+/// Whether the Node lacks that by which entries of its pools are found.
 fn is_unidentified(node: &ClusterNode, snapshot: &ClusterSnapshot) -> bool {
     let listing = snapshot.azure.iter().map(|azure| &azure.listing);
     let mut views = listing.flat_map(|listing| listing.load_balancers.values());

@@ -176,9 +176,9 @@ fn recorded_since(own: &[&OwnEntry<'_>]) -> Option<Timestamp> {
 mod tests {
     use std::sync::Arc;
 
-    use headgate_azure::{Pool, ProvisioningState};
+    use headgate_azure::Pool;
     use headgate_core::clock::{Clock, Moment};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
     use super::super::last_reads::PlannedLoadBalancer;
@@ -186,7 +186,7 @@ mod tests {
     use super::super::plan::plan;
     use super::super::planner::LoadBalancerStatus;
     use super::*;
-    use crate::pool::{EntryKey, Listing};
+    use crate::pool::{EntryKey, Listing, PoolEntry};
 
     #[test]
     fn a_node_is_out_since_it_was_so_first() {
@@ -266,28 +266,17 @@ mod tests {
             NodeTraffic::Out { since: None },
             NodeTraffic::Unknown(Unproved::NotIdentified),
         );
-        let down = |mut entry: Value| {
-            entry["adminState"] = json!("Down");
-            entry
-        };
-        let e = Some("e");
-        for (has_address, has_machine, name, entry, expected) in [
-            (true, false, e, of_scale_set(3), &unknown),
-            (true, false, e, of_scale_set(2), &out),
-            (true, false, e, other.clone(), &unknown),
-            (true, false, e, address(3), &out),
-            (false, true, e, address(3), &unknown),
-            (false, true, e, address(2), &out),
-            (false, true, e, of_scale_set(3), &out),
-            (true, true, e, of_scale_set(3), &out),
-            (true, true, e, other.clone(), &out),
-            (false, false, e, of_scale_set(2), &unknown),
-            // Without a name, which distinguishes entries with an interface, an entry is never written.
-            (true, true, None, of_scale_set(1), &unknown),
-            (true, true, None, of_scale_set(2), &out),
-            (true, true, None, other.clone(), &unknown),
-            (true, true, None, down(of_scale_set(1)), &out),
-            (true, true, None, down(other), &out),
+        for (has_address, has_machine, entry, expected) in [
+            (true, false, of_scale_set(3), &unknown),
+            (true, false, of_scale_set(2), &out),
+            (true, false, other.clone(), &unknown),
+            (true, false, address(3), &out),
+            (false, true, address(3), &unknown),
+            (false, true, address(2), &out),
+            (false, true, of_scale_set(3), &out),
+            (true, true, of_scale_set(3), &out),
+            (true, true, other, &out),
+            (false, false, of_scale_set(2), &unknown),
         ] {
             let (mut one, mut two) = (node(1, &[DRAIN]), node(2, &[]));
             two.machine = machine(2);
@@ -297,16 +286,15 @@ mod tests {
             if has_machine {
                 one.machine = machine(1);
             }
-            let what = format!("{:?} {:?} {name:?} {entry}", one.addresses, one.machine);
+            let what = format!("{:?} {:?} {entry}", one.addresses, one.machine);
             let (targets, ledger) = (target_states(&[one, two], now), ledger(&[]));
+            let mut read = view(&[("p", &[], true)]);
             let pool = Pool {
                 id: pool_id("p"),
                 etag: None,
-                document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": name, "properties": entry}]}}),
+                document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "e", "properties": entry}]}}),
             };
-            let read = view(&[("p", &[], true)])
-                .with_pools(&[&pool], ProvisioningState::Settled)
-                .unwrap();
+            Arc::make_mut(&mut read.pools[0]).entries = pool.addresses().map(PoolEntry::new).collect();
             let planned = [PlannedLoadBalancer {
                 id: read.id.clone(),
                 is_managed: true,

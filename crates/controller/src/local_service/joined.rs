@@ -39,7 +39,6 @@ pub(crate) fn join_members(
         id: pool.id.clone(),
         entries: staying.chain(difference.add.iter().map(new_entry)).collect(),
         interfaces: pool.interfaces.clone(),
-        unkeyed: pool.unkeyed.clone(),
         rules: pool.rules.clone(),
     });
     let mut joins_as_down: BTreeSet<IpAddr> = BTreeSet::new();

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use headgate_azure::{
-    AdminState, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
+    LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
 };
 use serde_json::Value;
 
@@ -43,8 +43,6 @@ pub struct PoolView {
     pub entries: Vec<PoolEntry>,
     /// The interfaces of the entries whose machine only ARM has.
     pub interfaces: Vec<NetworkInterfaceId>,
-    /// What the entries match that are in service and have no key, so that no plan has them.
-    pub unkeyed: Vec<NodeMatcher>,
     /// The load-balancing rules that use the pool.
     pub rules: Vec<Rule>,
 }
@@ -55,12 +53,8 @@ impl PoolView {
             NodeMatcher::Interface(id) => Some((**id).clone()),
             _ => None,
         });
-        let unkeyed = entries
-            .iter()
-            .filter(|entry| entry.key.is_none() && entry.admin_state != Some(AdminState::Down));
         Self {
             interfaces: interfaces.collect(),
-            unkeyed: unkeyed.map(|entry| entry.matcher.clone()).collect(),
             id,
             entries,
             rules,
@@ -134,22 +128,13 @@ impl LoadBalancerView {
         }
     }
 
-    /// Whether an entry may be this Node's without being known as such: it has no key, or it is no known Node's, and this one lacks what
-    /// it names.
+    /// Whether an entry that is no known Node's may be this one's, which lacks what the entry names.
     pub fn may_have_unknown_entry(&self, node: &ClusterNode, nodes: &NodeIndex) -> bool {
         let (has_address, has_machine) = (!node.addresses.is_empty(), !node.machine.is_empty());
-        let used = self.pools.iter().filter(|pool| pool.is_used());
-        let has_unkeyed = used
-            .clone()
-            .flat_map(|pool| &pool.unkeyed)
-            .any(|matcher| match matcher {
-                NodeMatcher::Machine(machine) => machine.as_str() == node.machine,
-                NodeMatcher::Interface(_) => true,
-                NodeMatcher::Address(_) | NodeMatcher::Name(_) | NodeMatcher::Unmatched => false,
-            });
-        if has_unkeyed || has_address && has_machine {
-            return has_unkeyed;
+        if has_address && has_machine {
+            return false;
         }
+        let used = self.pools.iter().filter(|pool| pool.is_used());
         used.flat_map(|pool| &pool.entries).any(|entry| match &entry.matcher {
             NodeMatcher::Address(ip) => !has_address && nodes.claimants(*ip).is_empty(),
             NodeMatcher::Machine(machine) => !has_machine && nodes.machine_claimants(machine.as_str()).is_empty(),

@@ -58,11 +58,8 @@ pub enum Unproved {
          cannot be listed; headgate status shows the names"
     )]
     NoLoadBalancer,
-    /// The Node lacks that by which its entries are found, or an entry lacks that by which it is planned.
-    #[error(
-        "the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found, or an entry of a network \
-         interface has no name"
-    )]
+    /// The Node lacks that by which its entries are found.
+    #[error("the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found")]
     NotIdentified,
     /// A pool entry with this address may be another Node's.
     #[error("{0} is an InternalIP of another Node, too")]
