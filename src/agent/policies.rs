@@ -23,8 +23,8 @@ const POLICY_MISSING: EventKind = EventKind::warning("PolicyMissing", "CheckPoli
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The jitter adds up to as much.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Without the API server: a process that starts meanwhile does not write long after others that wait for it.
-const MAX_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
+/// While the API server is away: what starts meanwhile writes soon after it.
+const OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// Whether the policies are proved to be in force.
 #[derive(Clone)]
@@ -67,40 +67,45 @@ impl Policies {
     }
 }
 
-/// Returns once all of them are in force.
-async fn prove(client: &Client, canaries: &[Canary], events: &EventSink, reports: &watch::Receiver<NodeReport>) {
+fn pauses() -> impl Iterator<Item = Duration> {
     let builder = ExponentialBuilder::default().with_factor(2.0).without_max_times();
-    let mut pauses = builder
+    builder
         .with_min_delay(MIN_PAUSE)
         .with_max_delay(MAX_PAUSE)
         .with_jitter()
-        .build();
-    let (mut unproved_since, mut is_recorded) = (None, false);
+        .build()
+}
+
+/// Returns once all of them are in force.
+async fn prove(client: &Client, canaries: &[Canary], events: &EventSink, reports: &watch::Receiver<NodeReport>) {
+    let (mut next_pauses, mut unproved_since, mut is_recorded) = (pauses(), None, false);
     let mut logged = String::new();
     loop {
-        let mut retry_in = pauses.next().unwrap_or(MAX_PAUSE);
         let note = match timeout(ATTEMPT_TIMEOUT, missing_policies(client, canaries)).await {
             Ok(Ok(missing)) if missing.is_empty() => return,
-            Ok(Ok(missing)) => Some(missing_note(&missing.join(", "))),
-            Ok(Err(kube::Error::Api(status))) => Some(unproved_note(&status.message)),
+            Ok(Ok(missing)) => missing_note(&missing.join(", ")),
+            Ok(Err(kube::Error::Api(status))) => unproved_note(&status.message),
             Ok(Err(error)) => {
-                // The API server is away, which no event can say.
-                retry_in = retry_in.min(MAX_OUTAGE_PAUSE);
-                tracing::info!(%error, ?retry_in, "admission policies not proved");
-                None
+                // The API server is away, which no event can say. An answer after that is the first again: it may not be ready yet.
+                tracing::info!(%error, retry_in = ?OUTAGE_PAUSE, "admission policies not proved");
+                (next_pauses, unproved_since) = (pauses(), None);
+                sleep(OUTAGE_PAUSE).await;
+                continue;
             }
-            Err(_) => Some(unproved_note("the API server does not answer")),
+            Err(_) => {
+                next_pauses = pauses();
+                unproved_note("the API server does not answer")
+            }
         };
-        if let Some(note) = note {
-            if logged != note {
-                tracing::warn!(note, ?retry_in, "admission policies not proved");
-                logged.clone_from(&note);
-            }
-            let since = *unproved_since.get_or_insert_with(Instant::now);
-            if !is_recorded && since.elapsed() >= EVENT_AFTER {
-                is_recorded = true;
-                events.record(own_node(events, reports), POLICY_MISSING, note);
-            }
+        let retry_in = next_pauses.next().unwrap_or(MAX_PAUSE);
+        if logged != note {
+            tracing::warn!(note, ?retry_in, "admission policies not proved");
+            logged.clone_from(&note);
+        }
+        let since = *unproved_since.get_or_insert_with(Instant::now);
+        if !is_recorded && since.elapsed() >= EVENT_AFTER {
+            is_recorded = true;
+            events.record(own_node(events, reports), POLICY_MISSING, note);
         }
         sleep(retry_in).await;
     }
@@ -170,19 +175,38 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_proof_comes_soon_after_an_outage_of_any_length() {
         let back_at = Instant::now() + Duration::from_mins(30);
+        let ready_at = back_at + Duration::from_secs(10);
         let answer = move |_: Request<Body>| async move {
-            if Instant::now() < back_at {
+            let now = Instant::now();
+            if now < back_at {
                 return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
             }
-            // Of a user whom no policy bounds.
-            let review = json!({"metadata": {}, "status": {"userInfo": {"username": "admin"}}});
-            Ok(Response::new(Body::from(review.to_string().into_bytes())))
+            let (code, body) = if now < ready_at {
+                let message = "selfsubjectreviews is forbidden: not yet ready to handle request";
+                (
+                    403,
+                    json!({"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}),
+                )
+            } else {
+                // Of a user whom no policy bounds.
+                (
+                    201,
+                    json!({"metadata": {}, "status": {"userInfo": {"username": "admin"}}}),
+                )
+            };
+            let mut response = Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = StatusCode::from_u16(code).unwrap();
+            Ok(response)
         };
         let client = Client::new(service_fn(answer), "default");
         let (events, _queue) = EventSink::new(client.clone(), "n".to_owned());
         let (_reports, reports) =
             watch::channel(NodeReport::initial(None, &SignalRules::default(), Clock::System.now()));
         prove(&client, &[Canary::Lease], &events, &reports).await;
-        assert!(back_at.elapsed() <= MAX_OUTAGE_PAUSE, "{:?}", back_at.elapsed());
+        assert!(
+            ready_at.elapsed() <= Duration::from_secs(16),
+            "{:?}",
+            ready_at.elapsed()
+        );
     }
 }
