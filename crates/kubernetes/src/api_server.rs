@@ -240,7 +240,9 @@ fn unusable(path: &Path, error: KubeconfigError) -> ConnectError {
 /// # Errors
 /// If the proxy or the credentials cannot be used.
 pub fn build_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
-    let transport = transport(&program.on(config))?;
+    let named = program.on(config);
+    let built = transport(&named)?;
+    let transport = renewed(named, Some(built));
     if program != Program::Cli {
         return Ok(over(transport, config));
     }
@@ -284,14 +286,18 @@ fn root_cause(error: &dyn Error) -> String {
 pub fn build_lazy_client(config: &kube::Config, program: Program) -> Result<Client, ConnectError> {
     let named = program.on(config);
     proxies(config)?;
-    if exec_credentials::run_program(config) {
-        return Ok(over(LazyTransport::new(named, None), config));
+    let has_program = exec_credentials::run_program(config);
+    let built = (!has_program).then(|| transport(&named)).transpose()?;
+    Ok(over(renewed(named, built), config))
+}
+
+/// A transport that loads the credentials again after a 401, if anybody may have replaced them.
+fn renewed(config: kube::Config, built: Option<Transport>) -> Transport {
+    let is_replaced = exec_credentials::run_program(&config) || exec_credentials::are_files(&config);
+    match built {
+        Some(built) if !is_replaced => built,
+        built => Transport::new(LazyTransport::new(config, built)),
     }
-    let built = transport(&named)?;
-    if exec_credentials::are_files(config) {
-        return Ok(over(LazyTransport::new(named, Some(built)), config));
-    }
-    Ok(over(built, config))
 }
 
 /// The proxy to the API server: that of the kubeconfig, or those of the environment. `NO_PROXY` is about the latter only.

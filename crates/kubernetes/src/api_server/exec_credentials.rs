@@ -121,6 +121,7 @@ mod tests {
     use tokio::task::yield_now;
     use tokio::time::{advance, sleep};
 
+    use super::super::renewed;
     use super::*;
 
     /// The program of a kubeconfig.
@@ -192,7 +193,10 @@ mod tests {
         let accepted = Arc::new(Lock::new("first"));
         let credentials = Credentials::new(&server(Arc::clone(&accepted)).await, "true");
         credentials.print(&json!({"token": "first"}));
-        let transport = LazyTransport::new(credentials.config.clone(), None);
+        let transport = renewed(
+            credentials.config.clone(),
+            Some(transport(&credentials.config).unwrap()),
+        );
         let status = async || transport.clone().oneshot(request()).await.unwrap().status();
         assert_eq!(status().await, StatusCode::OK);
 
