@@ -224,22 +224,22 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Vec<Findin
     )
 }
 
-/// Whether the annotations of Azure, for every port, or of AWS point at the port and such a path over HTTP. Without a protocol both probe
-/// TCP, which no signal fails.
+/// Whether the annotations of Azure, for every port, or of AWS point at the port and such a path over HTTP. No signal fails a TCP probe.
+/// Without a protocol AWS probes a Local Service over HTTP, and others over TCP; Azure does what `appProtocol`, which is not read, says.
 fn is_annotated(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bool) -> bool {
     let annotations = service.metadata.annotations.as_ref();
     let port = port.to_string();
-    let points = |prefix: &str, path_key: &str| {
+    let points = |prefix: &str, path_key: &str, is_http_by_default: bool| {
         let value =
             |key: &str| annotations.and_then(|all| all.get(&format!("service.beta.kubernetes.io/{prefix}{key}")));
         value("port") == Some(&port)
-            && value("protocol").is_some_and(|protocol| protocol.eq_ignore_ascii_case("http"))
+            && value("protocol").map_or(is_http_by_default, |protocol| protocol.eq_ignore_ascii_case("http"))
             && value(path_key).is_some_and(|path| is_path(path.split('?').next().unwrap_or_default()))
     };
-    let azure = |number: i32| points(&format!("port_{number}_health-probe_"), "request-path");
+    let azure = |number: i32| points(&format!("port_{number}_health-probe_"), "request-path", false);
     let mut ports = service.spec.ports.iter();
     !service.spec.ports.is_empty() && ports.all(|port| azure(port.port))
-        || points("aws-load-balancer-healthcheck-", "path")
+        || points("aws-load-balancer-healthcheck-", "path", service.is_local())
 }
 
 pub(super) fn check_local_services(world: &World) -> Vec<Finding> {

@@ -448,7 +448,8 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
             let spec =
                 json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "ports": [{"port": 443}]});
             let mut shop = service("shop", "1", &spec);
-            shop.metadata.annotations = Some(of_aws(&[("path", "/healthz/services/default/shop")]));
+            let annotations = [("path", "/healthz/services/default/shop"), ("protocol", "TCP")];
+            shop.metadata.annotations = Some(of_aws(&annotations));
             world.services = Ok(vec![shop]);
         },
         id: "local-services",
@@ -526,7 +527,9 @@ fn probes_of_aws_are_pointed_at_headgate_over_http() {
     let spec = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "ports": [{"port": 443}]});
     let mut shop = service("shop", "1", &spec);
     let path = ("path", "/healthz/services/default/shop");
-    shop.metadata.annotations = Some(of_aws(&[("protocol", "http"), path]));
-    world.services = Ok(vec![shop]);
-    assert_eq!(wrong(&world), []);
+    for annotations in [of_aws(&[path]), of_aws(&[("protocol", "http"), path])] {
+        shop.metadata.annotations = Some(annotations);
+        world.services = Ok(vec![shop.clone()]);
+        assert_eq!(wrong(&world), []);
+    }
 }
