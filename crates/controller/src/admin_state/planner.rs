@@ -253,10 +253,9 @@ impl Planner for LoadBalancerPlanner {
             // The `Down`s of an edit of members, if any, show in the next read.
             Outcome::Accepted(edit) => self.update_status(|status| {
                 status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
-                // What is given back says nothing about a `Down` that cannot be recorded, and acceptance nothing about a write that
-                // ARM ignores.
+                // The error may be about what is not sent yet, and acceptance says nothing about a write that ARM ignores.
                 let is_ignored = status.last_error.as_ref().is_some_and(LastError::is_ignored_write);
-                if !is_ignored && (edit.sets_down() || status.unsent_changes == 0) {
+                if !is_ignored && status.unsent_changes == 0 {
                     status.last_error = None;
                 }
             }),
