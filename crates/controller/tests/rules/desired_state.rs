@@ -421,7 +421,8 @@ fn objects_missing_from_a_new_list_are_removed() {
 
 #[test]
 fn status_shows_desired_and_actual() {
-    let world = world();
+    let mut world = world();
+    world.updater.begin_tick(world.now);
     let status = world.updater.service_status(&name("default/web")).unwrap();
     let [pool] = status.pools.as_slice() else {
         panic!("{status:?}")
