@@ -42,7 +42,8 @@ pub fn edit_for_event(node: &mut Node, message: Option<&PreemptMessage>, now: Ti
     edit_node(&tracker, node, now)
 }
 
-/// The notice that a message announces. A start without an id belongs to the recorded notice, if Azure may still evict for that one.
+/// The notice that a message announces. A start without an id belongs to the recorded notice, if that has no time, or Azure may still
+/// evict for it.
 fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>, now: Timestamp) -> Option<Notice> {
     let may_be_of = |record: &NoticeRecord| record.not_before.is_none_or(|at| now < confirmation_deadline(at));
     match message {
