@@ -155,7 +155,7 @@ impl OwnState {
             Self::Ending
         } else if report.is_held_in_a_pool(&names, now) {
             Self::HeldByLeader
-        } else if report.node.as_ref().is_some_and(|node| node.is_terminal()) {
+        } else if report.node.as_ref().is_some_and(Node::is_terminal) {
             Self::Ending
         } else if report.signals().is_empty() {
             Self::Unpublished
