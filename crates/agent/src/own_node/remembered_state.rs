@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -35,7 +34,6 @@ pub struct RememberedState {
     /// What was known.
     #[serde(flatten)]
     pub known: RememberedNode,
-    written_at: Timestamp,
 }
 
 impl RememberedState {
@@ -44,8 +42,7 @@ impl RememberedState {
         Some(Self {
             version: VERSION,
             node_name: node_name.to_owned(),
-            known: report.remembered()?,
-            written_at: now.wall,
+            known: report.remembered(now)?,
         })
     }
 

@@ -118,6 +118,7 @@ pub struct ObservedHold {
     pub hold: NodeHold,
     /// The last renewal; the time for which the API server was unreachable since does not count.
     renewal: Observed<Timestamp>,
+    was_paused: bool,
 }
 
 impl ObservedHold {
@@ -130,12 +131,22 @@ impl ObservedHold {
             if is_leftover { Duration::MAX } else { Duration::ZERO }
         };
         renewal.observe(Some(hold.renewed_at), age, now);
-        Some(Self { hold, renewal })
+        Some(Self {
+            hold,
+            renewal,
+            was_paused: previous.is_some_and(Self::was_paused),
+        })
+    }
+
+    /// Whether the API server was lost for a while since the first observation.
+    pub(super) fn was_paused(&self) -> bool {
+        self.was_paused
     }
 
     /// Makes the time from `since` to `now` not count, because the leader could not renew the hold.
     pub(super) fn pause(&mut self, since: Instant, now: Instant) {
         self.renewal.pause(since, now);
+        self.was_paused = true;
     }
 
     /// Whether the hold keeps a node with these signals in service. `unreachable_since` is when the API server was lost.
@@ -344,13 +355,48 @@ mod tests {
     }
 
     #[test]
+    fn a_restart_without_the_api_server_keeps_a_hold_however_long_that_lasts() {
+        let now = Clock::System.now();
+        let later = |hours: i64, minutes: u32| Moment {
+            wall: now.wall + jiff::SignedDuration::from_hours(hours),
+            mono: now.mono + minutes * MINUTE,
+        };
+        let after = |hours| later(hours, 0);
+        let held_by = |renewed_at| node(&[DRAIN], Some(&hold(renewed_at, &[DRAIN])));
+        let live = NodeReport::initial(None, &keys(), now).with_node(held_by(now.wall), now);
+        // When the state was written, and whether it still holds after a restart at 9 h.
+        for (written, is_held) in [(0, true), (1, true), (2, false)] {
+            let restarted = NodeReport::initial(live.remembered(after(written)), &keys(), after(9));
+            assert_eq!(restarted.is_held(&[], now.mono), is_held, "{written}");
+        }
+        let restarted = NodeReport::initial(live.remembered(now), &keys(), after(9));
+        let lost = restarted.with_api_server(false, after(9));
+        assert!(lost.is_held(&[], later(9, 90).mono));
+        // The leader has the rest of the time to renew it, in whichever order the Node and the return are observed.
+        let back = lost
+            .with_api_server(true, later(9, 60))
+            .with_node(held_by(now.wall), later(9, 60));
+        let shown = lost
+            .with_node(held_by(now.wall), later(9, 60))
+            .with_api_server(true, later(9, 60));
+        for report in [back, shown] {
+            let held = [64, 65].map(|minutes| report.is_held(&[], later(9, minutes).mono));
+            assert_eq!(held, [true, false]);
+        }
+        // With the API server it is the leftover of a leader that is gone.
+        assert!(!restarted.with_node(held_by(now.wall), after(9)).is_held(&[], now.mono));
+        let renewed = restarted.with_node(held_by(after(9).wall), after(9));
+        assert!(renewed.is_held(&[], now.mono));
+    }
+
+    #[test]
     fn removed_hold_ends_at_once() {
         let now = Clock::System.now();
         let held =
             NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))), now);
         let released = held.with_node(node(&[DRAIN], None), now);
         assert!(held.is_held(&[], now.mono) && !released.is_held(&[], now.mono));
-        let restarted = NodeReport::initial(held.remembered(), &keys(), now);
+        let restarted = NodeReport::initial(held.remembered(now), &keys(), now);
         assert!(restarted.is_held(&[], now.mono), "not with the process");
     }
 

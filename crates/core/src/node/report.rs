@@ -64,20 +64,24 @@ pub struct NodeReport {
 
 /// What is kept of a report across a restart of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RememberedNode {
     /// The Node at the last observation. The settings of the reading process decide what of it is a signal.
     pub node: Node,
     /// The start of each signal, by its name.
     pub since: BTreeMap<String, Timestamp>,
+    /// When this was kept. What the API server has since is not known.
+    pub written_at: Timestamp,
 }
 
 impl NodeReport {
     /// What to keep of it; `None` before the first observation of the Node.
-    pub fn remembered(&self) -> Option<RememberedNode> {
+    pub fn remembered(&self, now: Moment) -> Option<RememberedNode> {
         let since = |(signal, since): (&Signal, &Timestamp)| (signal.to_string(), *since);
         Some(RememberedNode {
             node: self.node.clone()?,
             since: self.signals().iter().map(since).collect(),
+            written_at: now.wall,
         })
     }
 
@@ -91,7 +95,12 @@ impl NodeReport {
             hold: None,
             unreachable_since: None,
         };
-        let Some(RememberedNode { node, since }) = remembered else {
+        let Some(RememberedNode {
+            node,
+            since,
+            written_at,
+        }) = remembered
+        else {
             return report;
         };
         let mut node = node.with_signals(rules);
@@ -101,26 +110,33 @@ impl NodeReport {
         report
             .periods
             .observe(&node.uid, &node.signals, known_since, began_at, 0, now);
+        // The API server may have been lost ever since, so that nobody could renew a hold that counted then.
+        let written = Moment {
+            wall: written_at,
+            ..now
+        };
         Self {
             source: Source::Remembered,
-            hold: ObservedHold::next(None, &node, now),
+            hold: ObservedHold::next(None, &node, written),
             node: Some(node),
             ..report
         }
     }
 
     /// The report after an observation of the Node. A signal that the same Node had before keeps its start, and this process's first
-    /// observation takes that of a cordon from the Node, which an earlier process may have seen.
+    /// observation takes that of a cordon from the Node, which an earlier process may have seen. A remembered hold goes on only if the API
+    /// server was lost meanwhile: otherwise its leader could have renewed it.
     #[must_use]
     pub fn with_node(&self, node: Node, now: Moment) -> Self {
         let mut periods = self.periods.clone();
         let is_first = self.source != Source::Watch;
         let began_at = |signal: &Signal| cordoned_since(&node, signal).filter(|_| is_first);
         periods.observe(&node.uid, &node.signals, |_| None, began_at, 0, now);
+        let goes_on = |hold: &&ObservedHold| !is_first || self.unreachable_since.is_some() || hold.was_paused();
         Self {
             source: Source::Watch,
             object_state: NodeObjectState::Present,
-            hold: ObservedHold::next(self.hold.as_ref(), &node, now),
+            hold: ObservedHold::next(self.hold.as_ref().filter(goes_on), &node, now),
             node: Some(node),
             periods,
             unreachable_since: self.unreachable_since,
@@ -292,7 +308,7 @@ mod tests {
     #[test]
     fn remembered_state_stays_in_use_until_the_node_is_observed() {
         let seen = NodeReport::initial(None, &keys(), at(1)).with_node(node("u", &["drain"]), at(2));
-        let remembered = seen.remembered().unwrap();
+        let remembered = seen.remembered(at(2)).unwrap();
         let report = NodeReport::initial(Some(remembered.clone()), &keys(), at(8));
         assert_eq!(report.source, Source::Remembered);
         assert_eq!((report.signals(), &report.node), (seen.signals(), &seen.node));
@@ -352,10 +368,10 @@ mod tests {
         };
         assert!(begun(&in_service).with_node(added_at(800), start).is_eligible());
         // An earlier process remembered that it was.
-        let remembered = begun(&in_service).remembered();
+        let remembered = begun(&in_service).remembered(start);
         let report = NodeReport::initial(remembered, &rules, start);
         assert!(!report.with_node(added_at(800), start).is_eligible());
-        let pending = begun(&added_at(1_996)).remembered();
+        let pending = begun(&added_at(1_996)).remembered(start);
         let later = at(2_006);
         assert!(NodeReport::initial(pending.clone(), &rules, start).is_eligible());
         assert!(
@@ -402,7 +418,7 @@ mod tests {
         );
         // A restart continues a signal that counted, and starts the time of one that did not again.
         let restart = |report: &NodeReport| {
-            let remembered = report.remembered();
+            let remembered = report.remembered(after(12));
             NodeReport::initial(remembered, &rules, after(13))
         };
         assert!(!restart(&due).is_eligible());
@@ -435,7 +451,7 @@ mod tests {
                 prop_assert!(report.is_synced());
                 prop_assert!(report.signals().values().all(|since| *since <= at(second).wall));
                 // A restart loses none of them.
-                let remembered = report.remembered();
+                let remembered = report.remembered(at(second));
                 let restarted = NodeReport::initial(remembered, &keys(), at(second));
                 prop_assert_eq!(restarted.signals(), report.signals());
             }
