@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
 use serde_json::Value;
 
 use crate::probe::{ProbeRule, ProbeSettings, Provider};
@@ -86,22 +87,37 @@ fn azure_probe(probe: &Value) -> Option<ProbeSettings> {
 }
 
 /// The settings that a provider's cloud controller manager takes from a Service's annotations, over its defaults. A value
-/// that is not a number above zero is ignored.
-pub fn from_annotations(provider: Provider, annotations: &BTreeMap<String, String>, ports: &[i32]) -> FoundProbe {
+/// that is not a number above zero is ignored. Azure probes a node port over TCP by default, and a `healthCheckNodePort` over HTTP.
+pub fn from_annotations(provider: Provider, annotations: &BTreeMap<String, String>, spec: &ServiceSpec) -> FoundProbe {
+    let text = |name: &str| annotations.get(&format!("{PREFIX}{name}")).map(|value| value.trim());
     let number = |name: &str| -> Option<u32> {
-        let value = annotations.get(&format!("{PREFIX}{name}"))?.trim().parse().ok()?;
+        let value = text(name)?.parse().ok()?;
         (1..=86_400).contains(&value).then_some(value)
     };
-    let preset = provider.probe();
+    let is_local = spec.external_traffic_policy.as_deref() == Some("Local");
+    let mut preset = provider.probe();
+    if provider == Provider::Azure && !is_local {
+        preset.rule = ProbeRule::Threshold;
+    }
     let mut settings = preset;
     match provider {
         Provider::Azure => {
-            let of_port = |port: Option<&i32>| {
+            let of_port = |port: Option<&ServicePort>| {
+                let key = |name: &str| port.map(|port| format!("port_{}_health-probe_{name}", port.port));
+                let general = |name: &str| format!("azure-load-balancer-health-probe-{name}");
                 let own = |name: &str| {
-                    let port = port.map(|port| format!("port_{port}_health-probe_{name}"));
-                    let general = format!("azure-load-balancer-health-probe-{name}");
-                    port.and_then(|port| number(&port)).or_else(|| number(&general))
+                    key(name)
+                        .and_then(|key| number(&key))
+                        .or_else(|| number(&general(name)))
                 };
+                let has_own_probe = !is_local || key("port").is_some_and(|key| text(&key).is_some());
+                let app_protocol = || port.and_then(|port| port.app_protocol.as_deref());
+                let protocol = key("protocol").and_then(|key| text(&key)).or_else(app_protocol);
+                let protocol = protocol
+                    .or_else(|| text(&general("protocol")))
+                    .unwrap_or("tcp")
+                    .to_ascii_lowercase();
+                let is_http = !has_own_probe || ["http", "https"].contains(&protocol.as_str());
                 let interval = own("interval").map_or(preset.interval, |seconds| Duration::from_secs(seconds.into()));
                 let threshold = own("num-of-probe").unwrap_or(preset.unhealthy_threshold);
                 ProbeSettings {
@@ -109,10 +125,14 @@ pub fn from_annotations(provider: Provider, annotations: &BTreeMap<String, Strin
                     timeout: interval,
                     unhealthy_threshold: threshold,
                     healthy_threshold: threshold,
-                    rule: preset.rule,
+                    rule: if is_http {
+                        ProbeRule::FirstNon200
+                    } else {
+                        ProbeRule::Threshold
+                    },
                 }
             };
-            let each = ports.iter().map(|port| of_port(Some(port)));
+            let each = spec.ports.iter().flatten().map(|port| of_port(Some(port)));
             settings = each.max_by_key(slowness).unwrap_or_else(|| of_port(None));
         }
         Provider::AwsCluster | Provider::AwsLocal => {
@@ -192,13 +212,49 @@ mod tests {
         assert_eq!(longest, [15, 5, 5]);
     }
 
+    /// A Service with two ports, of which the second has this `appProtocol`, if any.
+    fn spec(policy: &str, app_protocol: &str) -> ServiceSpec {
+        let app_protocol = Some(app_protocol).filter(|name| !name.is_empty());
+        let ports = json!([{"port": 80, "appProtocol": "http"}, {"port": 443, "appProtocol": app_protocol}]);
+        serde_json::from_value(json!({"externalTrafficPolicy": policy, "ports": ports})).unwrap()
+    }
+
+    #[test]
+    fn azure_probes_a_node_port_over_tcp_unless_the_service_says_http() {
+        let general = ("azure-load-balancer-health-probe-protocol", "Http");
+        let (own_http, own_tcp) = (
+            ("port_443_health-probe_protocol", "https"),
+            ("port_443_health-probe_protocol", "tcp"),
+        );
+        let own_port = ("port_443_health-probe_port", "10456");
+        for (policy, app_protocol, pairs, longest) in [
+            ("Cluster", "", &[][..], 10),
+            ("Cluster", "", &[general], 5),
+            ("Cluster", "", &[own_http], 5),
+            ("Cluster", "http", &[], 5),
+            ("Cluster", "tcp", &[general], 10),
+            ("Cluster", "http", &[own_tcp, general], 10),
+            ("Local", "", &[], 5),
+            ("Local", "", &[own_tcp], 5),
+            ("Local", "", &[own_port], 10),
+            ("Local", "", &[own_port, own_http], 5),
+        ] {
+            let annotations = pairs
+                .iter()
+                .map(|(name, value)| (format!("{PREFIX}{name}"), (*value).to_owned()));
+            let found = from_annotations(Provider::Azure, &annotations.collect(), &spec(policy, app_protocol));
+            let found = found.settings.longest_detection().as_secs();
+            assert_eq!(found, longest, "{policy} {app_protocol:?} {pairs:?}");
+        }
+    }
+
     #[test]
     fn annotations_of_a_port_win_over_those_of_the_service() {
         let found = |provider: Provider, pairs: &[(&str, &str)]| {
             let pairs = pairs
                 .iter()
                 .map(|(name, value)| (format!("{PREFIX}{name}"), (*value).to_owned()));
-            from_annotations(provider, &pairs.collect(), &[80, 443])
+            from_annotations(provider, &pairs.collect(), &spec("Local", ""))
         };
         let defaults = found(Provider::Azure, &[]);
         assert_eq!(figures(&defaults), (5, 2));

@@ -160,7 +160,6 @@ impl ClusterObjects {
         } else {
             Target::Cluster
         };
-        let ports: Vec<_> = spec.ports.iter().flatten().map(|port| port.port).collect();
         let provider = overrides.provider.unwrap_or_else(|| self.provider(target));
         let DeleteDelay { delay, source } = self.delete_delay(overrides.delete_delay);
         ServiceFacts {
@@ -168,7 +167,7 @@ impl ClusterObjects {
             target,
             probe: self
                 .probe_of_rules(service)
-                .unwrap_or_else(|| from_annotations(provider, &annotations, &ports)),
+                .unwrap_or_else(|| from_annotations(provider, &annotations, &spec)),
             rollout: self.controllers.rollout(owners),
             pods: pods.clone(),
             cluster_nodes: self.nodes_in_load_balancers(),
