@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use headgate_controller::admin_state::AdminStateMode;
 use headgate_controller::local_pools::{base_name, is_rule_of};
 use headgate_controller::pool::{ProbeTarget, Rule};
-use headgate_core::service::ServiceObject;
+use headgate_core::service::{ServiceObject, ServicePort};
 use headgate_core::telemetry::first_names;
 
 use super::World;
@@ -225,21 +225,32 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Vec<Findin
 }
 
 /// Whether the annotations of Azure, for every port, or of AWS point at the port and such a path over HTTP. No signal fails a TCP probe.
-/// Without a protocol AWS probes a Local Service over HTTP, and others over TCP; Azure does what `appProtocol`, which is not read, says.
+/// Without a protocol AWS probes a Local Service over HTTP, and others over TCP. Azure takes a port's annotation, then its `appProtocol`, then
+/// the annotation of the Service, and else TCP; the path from the port's annotation or that of the Service.
 fn is_annotated(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bool) -> bool {
     let annotations = service.metadata.annotations.as_ref();
-    let port = port.to_string();
-    let points = |prefix: &str, path_key: &str, is_http_by_default: bool| {
-        let value =
-            |key: &str| annotations.and_then(|all| all.get(&format!("service.beta.kubernetes.io/{prefix}{key}")));
-        value("port") == Some(&port)
-            && value("protocol").map_or(is_http_by_default, |protocol| protocol.eq_ignore_ascii_case("http"))
-            && value(path_key).is_some_and(|path| is_path(path.split('?').next().unwrap_or_default()))
+    let value = |key: &str| {
+        let value = annotations.and_then(|all| all.get(&format!("service.beta.kubernetes.io/{key}")));
+        value.map(String::as_str)
     };
-    let azure = |number: i32| points(&format!("port_{number}_health-probe_"), "request-path", false);
-    let mut ports = service.spec.ports.iter();
-    !service.spec.ports.is_empty() && ports.all(|port| azure(port.port))
-        || points("aws-load-balancer-healthcheck-", "path", service.is_local())
+    let port = port.to_string();
+    let is_pointed = |number: Option<&str>, protocol: Option<&str>, path: Option<&str>| {
+        number == Some(&port)
+            && protocol.is_some_and(|protocol| protocol.trim().eq_ignore_ascii_case("http"))
+            && path.is_some_and(|path| is_path(path.split('?').next().unwrap_or_default()))
+    };
+    let azure = |of: &ServicePort| {
+        let own = |key: &str| value(&format!("port_{}_health-probe_{key}", of.port));
+        let general = |key: &str| value(&format!("azure-load-balancer-health-probe-{key}"));
+        let app_protocol = Some(&*of.app_protocol).filter(|name| !name.is_empty());
+        let protocol = own("protocol").or(app_protocol).or_else(|| general("protocol"));
+        let path = own("request-path").or_else(|| general("request-path"));
+        is_pointed(own("port"), protocol, path)
+    };
+    let aws = |key: &str| value(&format!("aws-load-balancer-healthcheck-{key}"));
+    let aws_protocol = aws("protocol").or(service.is_local().then_some("http"));
+    !service.spec.ports.is_empty() && service.spec.ports.iter().all(azure)
+        || is_pointed(aws("port"), aws_protocol, aws("path"))
 }
 
 pub(super) fn check_local_services(world: &World) -> Vec<Finding> {

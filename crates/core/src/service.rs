@@ -152,6 +152,9 @@ pub struct ServicePort {
     pub port: i32,
     /// The port on the node's addresses; zero if there is none.
     pub node_port: i32,
+    /// The protocol of the application; empty if it is not stated. Only read from the API server.
+    #[serde(skip_serializing)]
+    pub app_protocol: String,
 }
 
 /// The fields of a Service's status that are read.

@@ -424,6 +424,14 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
         object: "service/default/web",
         what: "no annotation points its probe at :10456/healthz over HTTP",
     },
+    // `appProtocol` wins over the annotation of the whole Service.
+    Broken {
+        break_it: |world| of_azure(world, "tcp", GENERAL),
+        id: "probes",
+        state: State::Warning,
+        object: "service/default/web",
+        what: "no annotation points its probe at :10456/healthz over HTTP",
+    },
     // The port has no TLS.
     Broken {
         break_it: |world| {
@@ -475,6 +483,15 @@ fn web_annotations(world: &mut World) -> &mut BTreeMap<String, String> {
     web.metadata.annotations.as_mut().unwrap()
 }
 
+/// Points the probe of the Service `web` at headgate by these annotations, beside that of its port, and gives its port an `appProtocol`.
+fn of_azure(world: &mut World, app_protocol: &str, annotations: &[(&str, &str)]) {
+    const PORT: &[(&str, &str)] = &[("port_443_health-probe_port", "10456")];
+    let all = PORT.iter().chain(annotations);
+    let named = all.map(|(key, value)| (format!("service.beta.kubernetes.io/{key}"), (*value).to_owned()));
+    *web_annotations(world) = named.collect();
+    world.services.as_mut().unwrap()[0].spec.ports[0].app_protocol = app_protocol.to_owned();
+}
+
 /// Annotations of AWS for a probe of headgate's port, with these changes.
 fn of_aws(changes: &[(&str, &str)]) -> BTreeMap<String, String> {
     let all = [("port", "10456"), ("path", "/healthz")].iter().chain(changes);
@@ -513,6 +530,33 @@ fn the_fault_of_each_broken_world_is_named_and_nothing_else() {
         );
         assert!(finding.what.contains(broken.what), "{finding:#?}");
         assert!(finding.do_.as_ref().is_some_and(|do_| !do_.is_empty()));
+    }
+}
+
+/// Azure's annotations for all ports of a Service.
+const GENERAL: &[(&str, &str)] = &[
+    ("azure-load-balancer-health-probe-protocol", "http"),
+    ("azure-load-balancer-health-probe-request-path", "/healthz"),
+];
+
+#[test]
+fn probes_of_azure_are_pointed_at_headgate_for_a_port_or_for_all() {
+    let path = ("port_443_health-probe_request-path", "/healthz");
+    let protocol = ("port_443_health-probe_protocol", "Http");
+    let others = [
+        ("azure-load-balancer-health-probe-protocol", "tcp"),
+        ("azure-load-balancer-health-probe-request-path", "/"),
+    ];
+    for (app_protocol, annotations) in [
+        ("", GENERAL),
+        ("HTTP", GENERAL),
+        ("http", &[path]),
+        ("tcp", &[protocol, GENERAL[1]]),
+        ("https", &[protocol, path, others[0], others[1]]),
+    ] {
+        let mut world = whole_without_azure();
+        of_azure(&mut world, app_protocol, annotations);
+        assert_eq!(wrong(&world), [], "{app_protocol:?} {annotations:?}");
     }
 }
 

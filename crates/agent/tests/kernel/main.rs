@@ -28,7 +28,7 @@ fn service(name: &str, ports: &[(&str, i32)], addresses: &[&str]) -> Service {
     let port = |(protocol, port): &(&str, i32)| ServicePort {
         protocol: (*protocol).to_owned(),
         port: *port,
-        node_port: 0,
+        ..ServicePort::default()
     };
     let ingress = |ip: &&str| Ingress {
         ip: (*ip).to_owned(),

@@ -11,6 +11,7 @@ fn service(name: &str, ports: &[(&str, i32, i32)], load_balancer: &[&str]) -> Se
         protocol: (*protocol).to_owned(),
         port: *port,
         node_port: *node_port,
+        ..ServicePort::default()
     };
     let ingress = |text: &&str| {
         let (ip, hostname) = if text.contains("test") {
