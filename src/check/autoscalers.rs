@@ -12,10 +12,14 @@ use headgate_core::telemetry::first_names;
 use super::World;
 use super::finding::Finding;
 use super::workloads::{ContainerSpec, Workload};
-use crate::config::Settings;
 
-/// How long a load balancer takes at most to notice a 503: with probes every 5 s, of which the first 503 counts, as on Azure.
+/// How long a load balancer takes at most to notice a 503, by the scheme of `providerID`: on AWS with the annotations of
+/// docs/install-other-clouds.md, else by default.
+const PROBE_TIMES: [(&str, Duration); 2] = [("aws", Duration::from_secs(20)), ("gce", Duration::from_secs(24))];
+/// The same on Azure, and where the provider is another one: with probes every 5 s, of which the first 503 counts.
 const PROBE_TIME: Duration = Duration::from_secs(5);
+/// The time for open connections, which docs/guides/autoscalers.md takes.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// The default of `--node-delete-delay-after-taint`.
 const DEFAULT_DELETE_DELAY: Duration = Duration::from_secs(5);
 /// The default of `--node-deletion-delay-timeout`.
@@ -35,7 +39,7 @@ pub(super) fn check(world: &World) -> Vec<Finding> {
         let found = workload
             .containers
             .iter()
-            .flat_map(|container| cluster_autoscaler(container, &world.settings));
+            .flat_map(|container| cluster_autoscaler(container, world));
         findings.extend(found.map(|finding| finding.about(workload.object())));
     }
     findings.extend(karpenter(world, workloads));
@@ -45,7 +49,15 @@ pub(super) fn check(world: &World) -> Vec<Finding> {
     )
 }
 
-fn cluster_autoscaler(container: &ContainerSpec, settings: &Settings) -> Vec<Finding> {
+/// How long the load balancers take at most to notice a 503, by the first Node that names its provider.
+fn probe_time(world: &World) -> Duration {
+    let mut nodes = world.nodes.iter().flatten();
+    let scheme = nodes.find_map(|node| Some(node.spec.provider_id.split_once("://")?.0));
+    let known = PROBE_TIMES.into_iter().find(|(name, _)| Some(*name) == scheme);
+    known.map_or(PROBE_TIME, |(_, time)| time)
+}
+
+fn cluster_autoscaler(container: &ContainerSpec, world: &World) -> Vec<Finding> {
     let duration = |flag: &str, default: Duration| {
         let value = container.flag(flag);
         value
@@ -53,13 +65,18 @@ fn cluster_autoscaler(container: &ContainerSpec, settings: &Settings) -> Vec<Fin
             .unwrap_or(default)
     };
     let mut findings = Vec::new();
-    let Some(hold) = settings.cluster_autoscaler_delay else {
+    let Some(hold) = world.settings.cluster_autoscaler_delay else {
         let delay = duration("node-delete-delay-after-taint", DEFAULT_DELETE_DELAY);
-        if delay <= PROBE_TIME {
+        let probe_time = probe_time(world);
+        let needed = probe_time + DRAIN_TIME;
+        if delay < needed {
             let what = format!(
-                "it deletes a node {} after its taint; the next probe of a load balancer, every 5 s, takes up to {}, and open connections need time after it",
+                "it deletes a node {} after its taint, not {} or more: the load balancer takes up to {} to notice a 503, and open connections \
+                 need time after it, taken as {}",
                 format_duration(delay),
-                format_duration(PROBE_TIME)
+                format_duration(needed),
+                format_duration(probe_time),
+                format_duration(DRAIN_TIME)
             );
             let do_ = "set delayTermination.clusterAutoscaler, or --node-delete-delay-after-taint to the time of a probe and that of the longest \
                        drain";

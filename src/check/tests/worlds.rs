@@ -350,6 +350,28 @@ const BROKEN: &[Broken] = &[
         object: "deployment/kube-system/cluster-autoscaler",
         what: "deletes a node 5s after its taint",
     },
+    // One second for open connections.
+    Broken {
+        break_it: |world| deletes_after(world, "6s", &["azure:///subscriptions/s", "aws:///eu-west-1a/i-0"]),
+        id: "autoscalers",
+        state: State::Warning,
+        object: "deployment/kube-system/cluster-autoscaler",
+        what: "deletes a node 6s after its taint, not 15s or more: the load balancer takes up to 5s to notice a 503",
+    },
+    Broken {
+        break_it: |world| deletes_after(world, "29s", &["", "aws:///eu-west-1a/i-0"]),
+        id: "autoscalers",
+        state: State::Warning,
+        object: "deployment/kube-system/cluster-autoscaler",
+        what: "deletes a node 29s after its taint, not 30s or more: the load balancer takes up to 20s to notice a 503",
+    },
+    Broken {
+        break_it: |world| deletes_after(world, "33s", &["gce://project/zone/name"]),
+        id: "autoscalers",
+        state: State::Warning,
+        object: "deployment/kube-system/cluster-autoscaler",
+        what: "deletes a node 33s after its taint, not 34s or more: the load balancer takes up to 24s to notice a 503",
+    },
     Broken {
         break_it: |world| {
             workload(world, "cluster-autoscaler").containers[0]
@@ -477,6 +499,29 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
         what: "kube-proxy answers its health check node port 32000",
     },
 ];
+
+/// Cluster Autoscaler with this delay and no annotation, on Nodes with these provider IDs.
+fn deletes_after(world: &mut World, delay: &str, provider_ids: &[&str]) {
+    world.settings.cluster_autoscaler_delay = None;
+    let flag = format!("--node-delete-delay-after-taint={delay}");
+    workload(world, "cluster-autoscaler").containers[0].command.push(flag);
+    let node = |id: &&str| from(json!({"metadata": {"name": "n"}, "spec": {"providerID": id}}));
+    world.nodes = Ok(provider_ids.iter().map(node).collect());
+}
+
+#[test]
+fn a_delay_for_a_probe_and_open_connections_is_enough() {
+    for (delay, provider_id) in [
+        ("15s", "azure:///subscriptions/s"),
+        ("15s", "kind://docker/kind/n"),
+        ("30s", "aws:///eu-west-1a/i-0"),
+        ("34s", "gce://project/zone/name"),
+    ] {
+        let mut world = whole();
+        deletes_after(&mut world, delay, &[provider_id]);
+        assert_eq!(wrong(&world), [], "{delay} {provider_id}");
+    }
+}
 
 fn web_annotations(world: &mut World) -> &mut BTreeMap<String, String> {
     let web = &mut world.services.as_mut().unwrap()[0];
