@@ -274,12 +274,13 @@ pub(super) fn ledger(entries: &[(&str, u8, LedgerStage)]) -> Ledger {
     ledger
 }
 
-/// The index of Services with these ports, and of the nodes that serve each.
+/// The index of Services with these ports, and of the nodes that serve each. The UID of a Service is its name.
 pub(super) fn local_services(services: &[(&str, u16, &[u8])], now: Moment) -> ServiceIndex {
     let mut index = ServiceIndex::default();
     let name = |name: &str| NamespacedName::new("default", name);
     for (service, port, nodes) in services {
         index.apply_service(&Service {
+            uid: (*service).to_owned(),
             health_check_port: *port,
             ..Service::named(name(service))
         });

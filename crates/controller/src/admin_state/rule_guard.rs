@@ -1,5 +1,5 @@
-//! The guard of rules that probe a Service's `healthCheckNodePort`, or its health at headgate: such a rule is served only by Nodes with a serving endpoint of
-//! that Service, however many other Nodes the pool has. Pure.
+//! The guard of rules that probe a Service's `healthCheckNodePort`, or its health at headgate, or that have the name of a Service with such a
+//! port: such a rule is served only by Nodes with a serving endpoint of that Service, however many other Nodes the pool has. Pure.
 //!
 //! Invariants: as long as such a rule has a serving entry, a revocable signal does not take its last one. An entry stays until a
 //! read shows another entry in service whose Node is Ready, has no signal, is not about to end by one for `/healthz` alone and serves
@@ -187,24 +187,33 @@ impl RuleGuard<'_> {
     /// Whether a rule needs more of a Node than that it works.
     fn need<'s>(&self, rule: &Rule, services: &'s ServiceIndex) -> Option<Need<'s>> {
         let probe = rule.probe.as_ref()?;
-        let unknown = services.unknown();
-        match ProbeTarget::from_rule(rule, self.guard.settings.health_port) {
-            ProbeTarget::Elsewhere => {}
-            ProbeTarget::PortOnly => {
-                let (namespace, name) = probe.service()?;
-                let service = || services.service(namespace, name).map(Need::EndpointAndAgent);
-                return unknown.map_or_else(service, |why| Some(Need::Unknown(why)));
-            }
+        // An annotation may choose another port of the Service than `healthCheckNodePort`.
+        let by_name = services.service_of_rule(&rule.name);
+        let (service, asks_agent) = match ProbeTarget::from_rule(rule, self.guard.settings.health_port) {
+            ProbeTarget::Elsewhere => (services.service_with_port(probe.port).or(by_name), false),
+            ProbeTarget::PortOnly => match probe.service() {
+                Some((namespace, name)) => (services.service(namespace, name), true),
+                None => (by_name, true),
+            },
+            // A Node with a signal fails such a probe whatever its admin state.
             ProbeTarget::Headgate | ProbeTarget::NoProbe => return None,
-        }
-        let Some(why) = unknown else {
-            return services.service_with_port(probe.port).map(Need::Endpoint);
         };
-        let is_other = ["tcp", "https"]
-            .iter()
-            .any(|known| probe.protocol.eq_ignore_ascii_case(known));
-        let may_be_local = !is_other && !SHARED_PROBE_PORTS.contains(&probe.port);
-        may_be_local.then_some(Need::Unknown(why))
+        if let Some(why) = services.unknown() {
+            let is_other = ["tcp", "https"]
+                .iter()
+                .any(|known| probe.protocol.eq_ignore_ascii_case(known));
+            let may_be_local = if asks_agent {
+                probe.service().is_some()
+            } else {
+                !is_other && !SHARED_PROBE_PORTS.contains(&probe.port)
+            };
+            return (may_be_local || by_name.is_some()).then_some(Need::Unknown(why));
+        }
+        service.map(if asks_agent {
+            Need::EndpointAndAgent
+        } else {
+            Need::Endpoint
+        })
     }
 
     /// Whether an entry is in service whose Node has no signal and serves the Service.

@@ -1,4 +1,5 @@
-//! Which Nodes have a serving endpoint of each Service whose rules probe its `healthCheckNodePort`. Pure.
+//! Which Nodes have a serving endpoint of each Service with a `healthCheckNodePort`, found by that port, by its name, or by a rule's name.
+//! Pure.
 //!
 //! It counts as kube-proxy does for that port: an endpoint serves while it is ready, so one that only terminates does not. The
 //! families are not distinguished: where a Service has two, a Node with an endpoint of either serves. No object is kept: of an
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use crate::local_pools::base_name;
 use crate::local_pools::objects::EndpointSlice;
 use headgate_core::service::{NamespacedName, Service};
 
@@ -20,6 +22,7 @@ use headgate_core::service::{NamespacedName, Service};
 pub struct ServiceIndex {
     services: HashMap<NamespacedName, KnownService>,
     ports: HashMap<u16, NamespacedName>,
+    base_names: HashMap<String, NamespacedName>,
     service_of_slice: HashMap<NamespacedName, NamespacedName>,
     node_names: HashSet<Arc<str>>,
     load_balancer_services: usize,
@@ -41,6 +44,8 @@ struct KnownService {
     is_load_balancer: bool,
     /// 0 without one.
     health_check_port: u16,
+    /// What its rules' names begin with; only with a `healthCheckNodePort`.
+    base_name: Option<String>,
     /// By the name of the slice.
     slices: HashMap<Box<str>, ServingNodes>,
 }
@@ -76,7 +81,7 @@ impl fmt::Display for Unknown {
     }
 }
 
-/// A Service whose `healthCheckNodePort` a rule probes.
+/// A Service with a `healthCheckNodePort`.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalService<'a> {
     /// The Service.
@@ -116,6 +121,14 @@ impl ServiceIndex {
         Some(LocalService { name, service })
     }
 
+    /// The Service that cloud-controller-manager made a rule of this name for, if the Service has a `healthCheckNodePort`. A base name
+    /// has no dash.
+    pub(crate) fn service_of_rule(&self, rule: &str) -> Option<LocalService<'_>> {
+        let base_name = rule.split('-').next()?.to_ascii_lowercase();
+        let (name, service) = self.services.get_key_value(self.base_names.get(&base_name)?)?;
+        Some(LocalService { name, service })
+    }
+
     /// The Service of this name, if it has a `healthCheckNodePort`.
     pub fn service(&self, namespace: &str, name: &str) -> Option<LocalService<'_>> {
         let (name, service) = self.services.get_key_value(&NamespacedName::new(namespace, name))?;
@@ -129,25 +142,32 @@ impl ServiceIndex {
 
     /// Adds or replaces a Service. Returns whether anything changed that a plan depends on.
     pub fn apply_service(&mut self, service: &Service) -> bool {
-        self.set_service(&service.name, !service.has_class, service.health_check_port)
+        self.set_service(
+            &service.name,
+            !service.has_class,
+            service.health_check_port,
+            &service.uid,
+        )
     }
 
     /// Removes a Service. Its slices stay until they are removed, too.
     pub fn delete_service(&mut self, name: &NamespacedName) -> bool {
-        self.set_service(name, false, 0)
+        self.set_service(name, false, 0, "")
     }
 
-    fn set_service(&mut self, name: &NamespacedName, is_load_balancer: bool, port: u16) -> bool {
+    fn set_service(&mut self, name: &NamespacedName, is_load_balancer: bool, port: u16, uid: &str) -> bool {
         let port = if is_load_balancer { port } else { 0 };
+        let base_name = base_name(uid).filter(|_| port != 0);
         if !is_load_balancer && !self.services.contains_key(name) {
             return false;
         }
         let service = self.services.entry(name.clone()).or_default();
         let before = (service.is_load_balancer, service.health_check_port);
-        if before == (is_load_balancer, port) {
+        if before == (is_load_balancer, port) && service.base_name == base_name {
             return false;
         }
         (service.is_load_balancer, service.health_check_port) = (is_load_balancer, port);
+        let base_name_before = std::mem::replace(&mut service.base_name, base_name.clone());
         self.load_balancer_services -= usize::from(before.0);
         self.load_balancer_services += usize::from(is_load_balancer);
         if self.ports.get(&before.1) == Some(name) {
@@ -155,6 +175,14 @@ impl ServiceIndex {
         }
         if port != 0 {
             self.ports.insert(port, name.clone());
+        }
+        if let Some(before) = base_name_before
+            && self.base_names.get(&before) == Some(name)
+        {
+            self.base_names.remove(&before);
+        }
+        if let Some(base_name) = base_name {
+            self.base_names.insert(base_name, name.clone());
         }
         self.forget_if_empty(name);
         true

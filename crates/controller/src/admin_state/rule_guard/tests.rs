@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
@@ -130,6 +131,37 @@ fn rule_that_probes_the_health_of_a_service_at_headgate_is_such_a_rule() {
         ..Scene::new([&[DRAIN], &[], &[]], &[1, 2])
     };
     assert_eq!(scene.changes(), ["n1 Down"]);
+}
+
+/// As where a Private Link Service with the PROXY protocol makes an administrator choose the NodePort.
+#[test]
+fn rule_of_a_local_service_that_probes_another_port_is_such_a_rule_by_its_name() {
+    for (name, probe, is_needed) in [
+        ("aweb-TCP-443", ("Tcp", 31000), true),
+        ("AWEB-TCP-443", ("Https", 31000), true),
+        ("aweb-TCP-443", ("Http", 10256), true),
+        ("aweb-TCP-443", ("Tcp", 10456), true),
+        // Each node with a signal fails it, wherever the endpoints are.
+        ("aweb-TCP-443", ("Http", 10456), false),
+        ("aother-TCP-443", ("Tcp", 31000), false),
+        ("Tcp-31000", ("Tcp", 31000), false),
+    ] {
+        for stale in [None, Some("services")] {
+            let mut scene = Scene::new([&[DRAIN], &[], &[]], &[1]);
+            scene.services.set_stale(stale);
+            let mut view = view(scene.entries, &[probe]);
+            Arc::make_mut(&mut view.pools[0]).rules[0].name = name.to_owned();
+            let plan = scene.plan_of(&view, &InterfaceCache::default());
+            let held: Vec<_> = plan.entries.iter().filter(|entry| entry.is_held_back).collect();
+            assert_eq!(held.len(), usize::from(is_needed), "{name} {probe:?} {stale:?}");
+            let is_web = |entry: &&EntryStatus| entry.held_for.services.contains("default/web");
+            assert_eq!(
+                held.iter().any(is_web),
+                is_needed && stale.is_none(),
+                "{name} {probe:?}"
+            );
+        }
+    }
 }
 
 #[test]

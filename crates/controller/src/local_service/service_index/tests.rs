@@ -93,6 +93,28 @@ fn what_is_gone_serves_nothing() {
 }
 
 #[test]
+fn service_is_found_by_the_name_of_its_rule_for_as_long_as_it_has_the_uid() {
+    let mut index = ServiceIndex::default();
+    let found = |index: &ServiceIndex, rule: &str| index.service_of_rule(rule).is_some();
+    let with_uid = |uid: &str, port| Service {
+        uid: uid.to_owned(),
+        ..web(port)
+    };
+    assert!(index.apply_service(&with_uid("u-1", 32000)));
+    assert!(found(&index, "au1-TCP-443") && found(&index, "AU1") && !found(&index, "au11-TCP-443"));
+    assert!(
+        index.apply_service(&with_uid("u-2", 32000)),
+        "deleted and created again"
+    );
+    assert!(!found(&index, "au1-TCP-443") && found(&index, "au2-TCP-443"));
+    index.apply_service(&with_uid("u-2", 0));
+    assert!(!found(&index, "au2-TCP-443"), "not Local any more");
+    index.apply_service(&with_uid("u-2", 32000));
+    index.retain_services(&HashSet::new());
+    assert!(index.base_names.is_empty());
+}
+
+#[test]
 fn endpoint_keeps_its_time_while_it_serves() {
     let start = Instant::now();
     let later = start + Duration::from_secs(9);
