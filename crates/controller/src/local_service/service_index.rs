@@ -3,7 +3,7 @@
 //!
 //! It counts as kube-proxy does for that port: an endpoint serves while it is ready, so one that only terminates does not. The
 //! families are not distinguished: where a Service has two, a Node with an endpoint of either serves. No object is kept: of an
-//! EndpointSlice only the Nodes with a serving endpoint, whose names are in memory once.
+//! EndpointSlice only the Nodes with a serving endpoint, whose names are in memory once, for as long as a slice has them.
 //!
 //! Invariant: before both lists are complete, and while the API server does not confirm them, [`ServiceIndex::unknown`] says so.
 
@@ -24,7 +24,8 @@ pub struct ServiceIndex {
     ports: HashMap<u16, NamespacedName>,
     base_names: HashMap<String, NamespacedName>,
     service_of_slice: HashMap<NamespacedName, NamespacedName>,
-    node_names: HashSet<Arc<str>>,
+    /// How many slices have each.
+    node_names: HashMap<Arc<str>, usize>,
     load_balancer_services: usize,
     listed: Listed,
     /// Whether the first lists take too long.
@@ -231,7 +232,9 @@ impl ServiceIndex {
             (name, since)
         };
         let nodes = ServingNodes(names.into_iter().map(since).collect());
-        known.replace(slice.name.name(), Some(nodes)) || is_changed
+        let (before, is_replaced) = known.replace(slice.name.name(), Some(nodes));
+        self.release(&before);
+        is_replaced || is_changed
     }
 
     /// Removes a slice.
@@ -240,12 +243,13 @@ impl ServiceIndex {
             return false;
         };
         let known = self.services.get_mut(&service);
-        let is_changed = known.is_some_and(|known| known.replace(slice.name(), None));
+        let (before, is_changed) = known.map(|known| known.replace(slice.name(), None)).unwrap_or_default();
+        self.release(&before);
         self.forget_if_empty(&service);
         is_changed
     }
 
-    /// After a complete list of EndpointSlices: removes those that it does not have, and the names that no slice has any more.
+    /// After a complete list of EndpointSlices: removes those that it does not have.
     pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
         self.listed.slices = true;
         let known = self.service_of_slice.keys();
@@ -253,7 +257,6 @@ impl ServiceIndex {
         for slice in &gone {
             self.delete_slice(slice);
         }
-        self.node_names.retain(|name| Arc::strong_count(name) > 1);
     }
 
     /// Records which resource the API server does not confirm any more.
@@ -272,13 +275,24 @@ impl ServiceIndex {
         self.service_of_slice.keys().cloned().collect()
     }
 
+    /// The name for one more slice.
     fn intern(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.node_names.get(name) {
-            return Arc::clone(known);
-        }
-        let name: Arc<str> = name.into();
-        self.node_names.insert(Arc::clone(&name));
+        let known = self.node_names.get_key_value(name).map(|(known, _)| Arc::clone(known));
+        let name = known.unwrap_or_else(|| name.into());
+        *self.node_names.entry(Arc::clone(&name)).or_default() += 1;
         name
+    }
+
+    /// Forgets the names that no slice has after this one. Whoever writes slices chooses them, and a watch may go on without a list.
+    fn release(&mut self, slice: &ServingNodes) {
+        for (name, _) in &slice.0 {
+            if let Some(slices) = self.node_names.get_mut(name) {
+                *slices -= 1;
+                if *slices == 0 {
+                    self.node_names.remove(name);
+                }
+            }
+        }
     }
 
     fn forget_if_empty(&mut self, name: &NamespacedName) {
@@ -294,8 +308,8 @@ impl KnownService {
         self.slices.values().filter_map(|slice| slice.since(node)).min()
     }
 
-    /// Replaces or removes a slice. Returns whether other Nodes serve than before, where rules may probe for them.
-    fn replace(&mut self, slice: &str, nodes: Option<ServingNodes>) -> bool {
+    /// Replaces or removes a slice. Returns what it was, and whether other Nodes serve than before, where rules may probe for them.
+    fn replace(&mut self, slice: &str, nodes: Option<ServingNodes>) -> (ServingNodes, bool) {
         let before = self.slices.remove(slice).unwrap_or_default();
         let is_present = nodes.is_some();
         let after = nodes.unwrap_or_default();
@@ -308,7 +322,7 @@ impl KnownService {
         if is_present {
             self.slices.insert(slice.into(), after);
         }
-        is_changed && self.health_check_port != 0
+        (before, is_changed && self.health_check_port != 0)
     }
 }
 

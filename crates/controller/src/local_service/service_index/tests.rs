@@ -157,5 +157,14 @@ fn names_of_nodes_are_in_memory_once() {
     }
     index.retain_slices(&index.slice_names());
     assert_eq!(index.node_names.len(), 2);
-    assert_eq!(index.node_names.iter().map(Arc::strong_count).sum::<usize>(), 2 * 101);
+    assert_eq!(index.node_names.keys().map(Arc::strong_count).sum::<usize>(), 2 * 101);
+    for number in 0..100 {
+        let node = format!("other-{number}");
+        index.apply_slice(&slice("s-0", Some("web"), &[(&node, None)]), now);
+    }
+    assert_eq!(
+        index.node_names.len(),
+        3,
+        "those of the slice before are forgotten without a list"
+    );
 }
