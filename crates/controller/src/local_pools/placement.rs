@@ -3,7 +3,7 @@
 //! Invariants: a pool is found, never created; a pool that no load-balancing rule uses is an orphan and belongs to no one;
 //! a pool is updated for one Service only. Two Services can have one pool name (`a/b-c` and `a-b/c`, or the IPv4 pool of
 //! `x/foo-ipv6` and the IPv6 pool of `x/foo`); the base names in the rules then decide. Where both use one pool,
-//! neither is updated.
+//! neither is updated. The cluster's own pool can have such a name, too: a pool with a rule of any other Service is not updated.
 //!
 //! Source: cloud-provider-azure keeps this in memory (`localServiceNameToServiceInfoMap`); here it is derived from ARM.
 
@@ -13,7 +13,7 @@ use headgate_core::service::{IpFamily, NamespacedName, Service};
 
 use crate::local_pools::coexistence::PreConfigured;
 use crate::local_pools::difference::{Entry, EntryAddress};
-use crate::local_pools::names::{base_name, is_rule_of, pool_name};
+use crate::local_pools::names::{base_name, is_rule_of, is_rule_of_a_service, pool_name};
 use crate::local_pools::operation::{OperationKey, PoolKey};
 use crate::pool::{Observation, PoolView};
 
@@ -36,7 +36,7 @@ pub enum PoolUnavailable {
     #[error("no load-balancing rule uses the backend pool {0}")]
     Unused(String),
     /// Only pools with rules of other Services have the name.
-    #[error("every backend pool {0} is used by rules of another Service with the same pool name")]
+    #[error("every backend pool {0} is used by rules of another Service")]
     UsedByOther(String),
     /// Several have the name, and no rule carries the Service's base name.
     #[error("the load balancers {load_balancers} have a backend pool {pool}, and no rule shows which is the Service's")]
@@ -108,6 +108,13 @@ impl Claimant<'_> {
     fn has_rule(&self, pool: &PoolView) -> bool {
         let base = self.base_name.as_deref();
         base.is_some_and(|base| pool.rules.iter().any(|rule| is_rule_of(&rule.name, base)))
+    }
+
+    /// Whether a rule of the pool is another Service's.
+    fn shares(&self, pool: &PoolView) -> bool {
+        let is_own = |rule: &str| self.base_name.as_deref().is_some_and(|base| is_rule_of(rule, base));
+        let mut others = pool.rules.iter().filter(|rule| !is_own(&rule.name));
+        others.any(|rule| is_rule_of_a_service(&rule.name))
     }
 
     fn skip(&self, reason: PoolUnavailable) -> PlacementSkip {
@@ -194,7 +201,7 @@ impl Placement {
                         *other != place && choice.as_ref().is_ok_and(is_chosen)
                     });
                 let others: BTreeSet<_> = others.map(|(_, (_, other))| other.service.name.to_string()).collect();
-                match check(candidate, others, pre_configured) {
+                match check(candidate, claimant, others, pre_configured) {
                     Err(reason) => self.skipped.push(claimant.skip(reason)),
                     Ok(()) => self
                         .pools
@@ -252,6 +259,7 @@ fn choose<'a, 'b>(
 /// Whether a pool that was chosen may be updated.
 fn check(
     candidate: &Candidate<'_>,
+    claimant: &Claimant<'_>,
     others: BTreeSet<String>,
     pre_configured: PreConfigured,
 ) -> Result<(), PoolUnavailable> {
@@ -261,6 +269,9 @@ fn check(
             pool: key(),
             others: others.into_iter().collect::<Vec<_>>().join(", "),
         });
+    }
+    if claimant.shares(candidate.pool) {
+        return Err(PoolUnavailable::UsedByOther(candidate.key.pool().to_owned()));
     }
     if pre_configured.covers(candidate.key.load_balancer()) {
         return Err(PoolUnavailable::PreConfigured(key()));

@@ -182,6 +182,29 @@ fn base_names_tell_services_with_one_pool_name_apart() {
     assert_eq!(reasons, [PoolUnavailable::UsedByOther("a-b-c".into())]);
 }
 
+/// The cluster's own pool, which many Services use, may have the name of a Local Service's pool.
+#[test]
+fn a_pool_with_a_rule_of_another_service_is_left_alone() {
+    let web = [service("team", "web", UID_A, &[])];
+    for (rules, is_skipped) in [
+        (vec![rule(UID_B)], true),
+        (vec![rule(UID_B).to_ascii_uppercase()], true),
+        (vec![rule(UID_A), rule(UID_B)], true),
+        (vec![rule(UID_A), rule(UID_A)], false),
+        (vec![rule(UID_A), "other".to_owned()], false),
+        (vec!["abc-TCP-80".to_owned()], false),
+    ] {
+        let (pools, reasons) = found(&web, &[observation("lb", &[pool("team-web", &rules)])]);
+        assert_eq!(
+            (pools.is_empty(), reasons.len()),
+            (is_skipped, usize::from(is_skipped)),
+            "{rules:?}"
+        );
+        let is_of_other = |reason: &PoolUnavailable| *reason == PoolUnavailable::UsedByOther("team-web".to_owned());
+        assert!(reasons.iter().all(is_of_other), "{reasons:?}");
+    }
+}
+
 #[test]
 fn a_name_that_ends_with_ipv6_does_not_hide_the_ipv4_pool() {
     let services = [service("x", "foo-ipv6", UID_A, &[])];
