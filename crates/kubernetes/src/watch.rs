@@ -8,8 +8,8 @@
 //! by a watch that is accepted and has no error within 1 s. A watch that ends within 1 s without an event shows neither, and the next one
 //! gets a backoff.
 //!
-//! A list whose body brings nothing for [`FRAME_TIMEOUT`] fails: kube bounds the silence of a watch only, and TCP does not detect a peer
-//! whose proxy still acknowledges.
+//! `list_pages` bounds the bytes of a page, and the silence of a list: kube bounds that of a watch only, and TCP does not detect a peer whose
+//! proxy still acknowledges.
 //!
 //! Before a watch resumes, `resume` verifies that the API server's `resourceVersion` has not gone backwards.
 //!
@@ -19,6 +19,7 @@
 
 mod backoff;
 mod error;
+mod list_pages;
 mod reporter;
 mod resume;
 mod undecodable_objects;
@@ -29,19 +30,19 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
-use http_body_util::BodyExt as _;
-use hyper::{Request, Response};
+use hyper::Request;
 use kube::client::Body;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::decoded::Decoded;
 
 use backoff::{ShortWatches, WatchBackoff};
 pub use error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
+use list_pages::{PageLimit, received};
 pub use reporter::WatchReporter;
 use resume::{Resumption, Verification, is_watch};
 pub use undecodable_objects::{UndecodableObjects, register_undecodable_objects};
@@ -49,9 +50,6 @@ pub use undecodable_objects::{UndecodableObjects, register_undecodable_objects};
 /// How long an accepted list or watch must stay without an error before it ends a failure. Some errors follow each
 /// response, such as that of an answer that is no JSON.
 const RECOVERY_DELAY: Duration = Duration::from_secs(1);
-
-/// Limit of the time without a byte of a list, or of an error, after its head. A large one may take any time.
-const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The stream of a watch: an event, or the reason of an error that is reported already and can be ignored.
 pub type WatchStream<T> = BoxStream<'static, Result<T, WatchErrorReason>>;
@@ -129,10 +127,11 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
     let verifier = resumption.clone();
     let short_watches = ShortWatches::default();
     let last_watch = short_watches.clone();
+    let page_limit = PageLimit::default();
     let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
     let service = tower::service_fn(move |request: Request<Body>| {
         let (inner, sender, verifier) = (inner.clone(), sender.clone(), verifier.clone());
-        let last_watch = last_watch.clone();
+        let (last_watch, page_limit) = (last_watch.clone(), page_limit.clone());
         let is_watch = is_watch(&request);
         async move {
             if is_watch && let Some(delay) = last_watch.delay() {
@@ -143,12 +142,17 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
             if let Some(expired) = verifier.verify(&inner, &uri).await? {
                 return Ok(expired);
             }
-            let mut response = inner.send(request).await?;
-            let is_success = response.status().is_success();
-            if !(is_watch && is_success) {
-                response = received(response).await?;
-            }
-            if is_success {
+            let response = if is_watch {
+                let response = inner.send(request).await?;
+                if response.status().is_success() {
+                    response
+                } else {
+                    received(response).await?
+                }
+            } else {
+                page_limit.send(&inner, request).await?
+            };
+            if response.status().is_success() {
                 verifier.succeeded(is_watch);
                 if is_watch {
                     last_watch.accepted();
@@ -167,21 +171,6 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
         short_watches,
     };
     (Client::new(service, namespace), observed)
-}
-
-/// The response with its whole body, as kube would collect it.
-async fn received(response: Response<Body>) -> Result<Response<Body>, kube::Error> {
-    let (head, mut body) = response.into_parts();
-    let mut received = Vec::new();
-    while let Some(frame) = timeout(FRAME_TIMEOUT, body.frame())
-        .await
-        .map_err(|_| kube::Error::Service("the API server stopped sending a response".into()))?
-    {
-        if let Some(data) = frame?.data_ref() {
-            received.extend_from_slice(data);
-        }
-    }
-    Ok(Response::from_parts(head, received.into()))
 }
 
 /// What an item of a stream shows.

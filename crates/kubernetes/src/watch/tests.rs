@@ -1,5 +1,6 @@
 //! The streams against an API server that is a function, in paused time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use bytes::Bytes;
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::MetricTable;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{Full, StreamBody};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::Response;
 use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 
@@ -28,11 +30,16 @@ struct Seen {
 #[derive(Clone)]
 struct ApiServer {
     seen: Arc<Mutex<Vec<Seen>>>,
+    /// The most bytes that were read of a list of large Nodes.
+    most_read: Arc<AtomicUsize>,
     answer: fn(number: usize, is_watch: bool) -> Answer,
 }
 
 /// How long a watch lasts that ends at once.
 const SOON: Duration = Duration::from_millis(5);
+/// The Nodes of a large list; those with a number below the second one have a label of `LARGE_LABEL` bytes.
+const LARGE_LIST: [usize; 2] = [400, 12];
+const LARGE_LABEL: usize = 1 << 20;
 /// One Node.
 const LIST: &str = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},
     "items":[{"metadata":{"name":"n","resourceVersion":"7"}}]}"#;
@@ -51,6 +58,8 @@ enum Answer {
     List,
     /// A watch that is accepted and stays silent, or a list whose body does not begin.
     Silence,
+    /// A page of `LARGE_LIST`, as the request asks for it.
+    LargeList,
     /// The list with one Node, with this time before each byte.
     Slow(Duration),
     /// A watch that is accepted and ends after this time, without an event.
@@ -69,6 +78,7 @@ impl ApiServer {
     fn new(answer: fn(usize, bool) -> Answer) -> Self {
         Self {
             seen: Arc::default(),
+            most_read: Arc::default(),
             answer,
         }
     }
@@ -93,6 +103,7 @@ impl ApiServer {
         };
         let (status, body) = match answer {
             Answer::List => (200, LIST.to_owned()),
+            Answer::LargeList => return Ok(Response::new(self.large_page(query))),
             Answer::Slow(pause) => {
                 let chunks = stream::iter(LIST.as_bytes().chunks(1)).then(move |byte| async move {
                     sleep(pause).await;
@@ -126,6 +137,39 @@ impl ApiServer {
         let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();
         let response = Response::builder().status(status).body(body);
         response.map_err(std::io::Error::other)
+    }
+
+    /// A page of `LARGE_LIST`, in a frame for each Node.
+    fn large_page(&self, query: &str) -> ResponseBody {
+        let parameter = |name| {
+            query
+                .split('&')
+                .find_map(|text| text.strip_prefix(name)?.parse::<usize>().ok())
+        };
+        let [count, large] = LARGE_LIST;
+        let first = parameter("continue=").unwrap_or_default();
+        let end = parameter("limit=").map_or(count, |limit| count.min(first + limit));
+        let next = if end < count { end.to_string() } else { String::new() };
+        let head = format!(
+            r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"7","continue":"{next}"}},"items":["#
+        );
+        let node = move |number: usize| {
+            let comma = if number == first { "" } else { "," };
+            let label = "x".repeat(if number < large { LARGE_LABEL } else { 1 });
+            format!(r#"{comma}{{"metadata":{{"name":"n{number}","resourceVersion":"7","labels":{{"l":"{label}"}}}}}}"#)
+        };
+        let most_read = Arc::clone(&self.most_read);
+        let mut read = 0;
+        let texts = [head]
+            .into_iter()
+            .chain((first..end).map(node))
+            .chain(["]}".to_owned()]);
+        let frames = texts.map(move |text| {
+            read += text.len();
+            most_read.fetch_max(read, Ordering::Relaxed);
+            Ok(Frame::data(Bytes::from(text)))
+        });
+        StreamBody::new(stream::iter(frames)).boxed_unsync()
     }
 
     /// Records a request and returns its number.
@@ -338,6 +382,39 @@ async fn a_list_whose_body_stalls_fails_and_a_slow_one_does_not() {
         reading.await.unwrap();
         assert_eq!(*failure.borrow(), None, "{is_of_one}");
         assert_eq!(api_server.seen().iter().filter(|seen| !seen.is_watch).count(), 2);
+    }
+}
+
+/// Who may write objects chooses their size.
+#[tokio::test(start_paused = true)]
+async fn large_objects_are_listed_in_pages_of_bounded_bytes() {
+    for page_size in [None, Some(500)] {
+        let api_server = ApiServer::new(|_, is_watch| if is_watch { Answer::Silence } else { Answer::LargeList });
+        let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
+        let failure = reporter.failure();
+        let config = watcher::Config {
+            page_size,
+            ..watcher::Config::default()
+        };
+        let mut events = watch_events::<Node>(&api_server.client(), Api::all, config, reporter);
+        let mut listed = Vec::new();
+        loop {
+            match timeout(Duration::from_mins(1), events.next()).await.unwrap().unwrap() {
+                Ok(Event::InitApply(node)) => listed.push(node.metadata.name.unwrap()),
+                Ok(Event::InitDone) => break,
+                _ => {}
+            }
+        }
+        let expected: Vec<_> = (0..LARGE_LIST[0]).map(|number| format!("n{number}")).collect();
+        assert_eq!(listed, expected, "each once, in the order of the list");
+        let read = api_server.most_read.load(Ordering::Relaxed);
+        assert!(
+            read <= (4 << 20) + LARGE_LABEL + 200,
+            "{page_size:?}: {read} bytes of one page"
+        );
+        let lists = api_server.seen().iter().filter(|seen| !seen.is_watch).count();
+        assert!(lists < 40, "{lists}: pages stay small only where objects are large");
+        assert_eq!(*failure.borrow(), None);
     }
 }
 
