@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service as ServiceResource;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The label of an EndpointSlice with the name of its Service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -102,11 +102,63 @@ impl fmt::Display for IpFamily {
     }
 }
 
+/// What is decoded of metadata. The rest can take many times its bytes in memory: `managedFields`, and labels, whose number has no limit.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimMetadata {
+    namespace: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+    annotations: Option<BTreeMap<String, String>>,
+    labels: Option<SlimLabels>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct SlimLabels {
+    #[serde(rename = "kubernetes.io/service-name")]
+    service_name: Option<String>,
+}
+
+fn service_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let slim = SlimMetadata::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        namespace: slim.namespace,
+        name: slim.name,
+        uid: slim.uid,
+        resource_version: slim.resource_version,
+        deletion_timestamp: slim.deletion_timestamp,
+        annotations: slim.annotations,
+        ..ObjectMeta::default()
+    })
+}
+
+/// Decodes of an EndpointSlice's metadata what names it, its version, and the label with the name of its Service. The labels of a Service
+/// are copied to its slices, so who creates Services chooses the size of the rest.
+///
+/// # Errors
+/// If one of these fields has another type.
+pub fn slice_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let slim = SlimMetadata::deserialize(deserializer)?;
+    let service_name = slim.labels.and_then(|labels| labels.service_name);
+    Ok(ObjectMeta {
+        namespace: slim.namespace,
+        name: slim.name,
+        uid: slim.uid,
+        resource_version: slim.resource_version,
+        labels: service_name.map(|name| [(SERVICE_NAME_LABEL.to_owned(), name)].into()),
+        ..ObjectMeta::default()
+    })
+}
+
 /// A Service object, reduced.
 #[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = ServiceResource)]
 pub struct ServiceObject {
-    /// Read for namespace, name, UID and `deletionTimestamp`.
+    /// Namespace, name, UID, `resourceVersion`, `deletionTimestamp` and annotations.
+    #[serde(deserialize_with = "service_metadata")]
     pub metadata: ObjectMeta,
     /// The spec, reduced.
     #[serde(default)]
@@ -308,6 +360,35 @@ mod tests {
         assert!(!deleting.has_local_pools());
         let nameless = json!({"metadata": {}, "spec": {"type": "LoadBalancer"}});
         assert_eq!(Service::read(serde_json::from_value(nameless).unwrap()), None);
+    }
+
+    /// Who writes an object chooses how many labels and `managedFields` it has.
+    #[test]
+    fn metadata_keeps_what_is_read() {
+        #[derive(Deserialize)]
+        struct Slice {
+            #[serde(deserialize_with = "slice_metadata")]
+            metadata: ObjectMeta,
+        }
+
+        let metadata = json!({"namespace": "a", "name": "b", "uid": "u", "resourceVersion": "7", "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"x": "y", SERVICE_NAME_LABEL: "b"}, "annotations": {"k": "v"}, "finalizers": ["f"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "b", "uid": "u"}],
+            "managedFields": [{"manager": "m", "fieldsV1": {"f:metadata": {}}}]});
+        let identity = json!({"namespace": "a", "name": "b", "uid": "u", "resourceVersion": "7"});
+        let service: ServiceObject = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let mut expected = identity.clone();
+        expected["deletionTimestamp"] = metadata["deletionTimestamp"].clone();
+        expected["annotations"] = metadata["annotations"].clone();
+        assert_eq!(serde_json::to_value(&service.metadata).unwrap(), expected);
+        let slice: Slice = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let mut expected = identity;
+        expected["labels"] = json!({SERVICE_NAME_LABEL: "b"});
+        assert_eq!(serde_json::to_value(&slice.metadata).unwrap(), expected);
+        let bare = json!({"metadata": {"name": "b", "labels": {"x": "y"}, "annotations": null}});
+        let slice: Slice = serde_json::from_value(bare).unwrap();
+        assert_eq!(serde_json::to_value(&slice.metadata).unwrap(), json!({"name": "b"}));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The fields of EndpointSlices and Nodes that Local Services' pools need, as the updater's inputs. Pure.
 
-use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL};
+use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL, slice_metadata};
 use k8s_openapi::api::discovery::v1::EndpointSlice as EndpointSliceResource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -14,7 +14,8 @@ use crate::pool::{ClusterNode, NodeIndex};
 #[derive(Clone, Debug, Default, Deserialize, Resource)]
 #[resource(inherit = EndpointSliceResource)]
 pub struct SlimEndpointSlice {
-    /// Needed: namespace, name and the label with the Service's name.
+    /// Namespace, name, version and the label with the Service's name.
+    #[serde(deserialize_with = "slice_metadata")]
     pub metadata: ObjectMeta,
     /// The API server sends `null` for an empty list.
     endpoints: Option<Vec<SlimEndpoint>>,

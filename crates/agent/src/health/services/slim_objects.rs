@@ -5,7 +5,7 @@
 //! Terminating endpoints are not ready, except those of a Service with `publishNotReadyAddresses`: the EndpointSlice
 //! controller sets `ready` accordingly.
 
-use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL, ServiceObject};
+use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL, ServiceObject, slice_metadata};
 use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -22,7 +22,8 @@ pub(super) const LABEL_SELECTOR: &str = "!service.kubernetes.io/service-proxy-na
 #[resource(inherit = EndpointSlice)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimEndpointSlice {
-    /// Read for namespace, name and the label with the Service's name.
+    /// Namespace, name, version and the label with the Service's name.
+    #[serde(deserialize_with = "slice_metadata")]
     pub metadata: ObjectMeta,
     /// `IPv4`, `IPv6`, or a type without IP addresses.
     #[serde(default)]
