@@ -16,6 +16,12 @@ use crate::drain_plan::{DrainTargets, Labels};
 /// Kubernetes' default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 
+/// Limit of the bytes of the labels that are kept of a pod. Kubernetes has none, and who creates pods chooses them; a selector does not find
+/// those beyond it.
+const MAX_LABEL_BYTES: usize = 16 << 10;
+/// The finalizers that are kept of a pod, whose number has no limit either.
+const MAX_FINALIZERS: usize = 16;
+
 /// What is read of a pod. The other fields are never kept in memory.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, Resource)]
 #[resource(inherit = Pod)]
@@ -111,7 +117,7 @@ pub struct PodFacts {
     pub grace_period: SignedDuration,
     /// When it should be gone, for a pod that is terminating: `metadata.deletionTimestamp`.
     pub terminating_until: Option<Timestamp>,
-    /// Its finalizers, which may keep it after its containers have ended.
+    /// Its first finalizers, which may keep it after its containers have ended.
     pub finalizers: Vec<String>,
 }
 
@@ -153,7 +159,7 @@ impl From<PodObject> for PodFacts {
             name: metadata.name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default(),
             node: spec.node_name.unwrap_or_default(),
-            labels: metadata.labels.unwrap_or_default(),
+            labels: bounded(metadata.labels.unwrap_or_default()),
             evacuators: evacuators.collect(),
             priority: spec.priority.unwrap_or(0),
             pod_type,
@@ -163,9 +169,19 @@ impl From<PodObject> for PodFacts {
             is_ready: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             grace_period: grace_period.map_or(DEFAULT_GRACE_PERIOD, SignedDuration::from_secs),
             terminating_until: metadata.deletion_timestamp.map(|time| time.0),
-            finalizers: metadata.finalizers.unwrap_or_default(),
+            finalizers: metadata.finalizers.into_iter().flatten().take(MAX_FINALIZERS).collect(),
         }
     }
+}
+
+/// The labels up to `MAX_LABEL_BYTES`, in the order of their keys.
+fn bounded(labels: Labels) -> Labels {
+    let mut bytes = 0;
+    let is_within = |(key, value): &(String, String)| {
+        bytes += key.len() + value.len();
+        bytes <= MAX_LABEL_BYTES
+    };
+    labels.into_iter().take_while(is_within).collect()
 }
 
 /// The owner reference of an object that controls it.
@@ -262,6 +278,17 @@ mod tests {
         }
         let mirror = json!({"annotations": {MIRROR_ANNOTATION: "hash"}});
         assert!(!pod(&mirror, &json!({}), "Running").has_to_leave());
+    }
+
+    #[test]
+    fn labels_and_finalizers_are_kept_within_bounds() {
+        for (count, labels, finalizers) in [(3, 3, 3), (10_000, 1638, 16)] {
+            let many: BTreeMap<_, _> = (0..count).map(|number| (format!("l{number:05}"), "text")).collect();
+            let names: Vec<_> = (0..count).map(|number| format!("example.com/{number}")).collect();
+            let facts = pod(&json!({"labels": many, "finalizers": names}), &json!({}), "Running");
+            assert_eq!((facts.labels.len(), facts.finalizers.len()), (labels, finalizers));
+            assert_eq!(facts.labels.get("l00000").map(String::as_str), Some("text"));
+        }
     }
 
     #[test]
