@@ -175,12 +175,16 @@ impl Controller<'_> {
         let mut expire_at = Instant::now();
         let mut writes = self.lock.writes();
         let mut handover: Option<Handover> = None;
+        let mut reported_generation = None;
         let (mut report_at, mut pause_until) = (Some(Instant::now()), Instant::now());
         let status_changed = Arc::clone(&self.status_changed);
         self.request_list(Some(ListUrgency::Prompt));
         loop {
             let targets = self.targets.borrow_and_update().clone().unwrap_or_default();
-            self.report_nodes(&targets);
+            // All that the election needs to know of the Nodes is part of their generation, deadlines included.
+            if reported_generation.replace(targets.generation) != Some(targets.generation) {
+                self.report_nodes(&targets);
+            }
             self.report_staleness(&targets);
             let signal_generation = targets.last_signal_generation();
             let has_new_signal = signal_generation > self.listed_generation;
@@ -518,7 +522,7 @@ impl Controller<'_> {
             let mut ids = recorded.load_balancers.keys().chain(recorded.unreadable.keys());
             ids.any(|id| id.name().eq_ignore_ascii_case(name))
         };
-        let holds = targets.nodes.iter().filter_map(|node| node.hold.as_ref());
+        let holds = targets.held_nodes().filter_map(|node| node.hold.as_ref());
         let held = holds
             .flat_map(|hold| &hold.pools)
             .filter_map(|pool| Some(pool.split_once('/')?.0));

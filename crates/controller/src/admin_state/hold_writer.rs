@@ -64,8 +64,7 @@ pub(super) async fn report_refusal(other_nodes: OtherNodes, mut holds: watch::Re
 }
 
 fn recorded_holds(targets: Option<&TargetStates>) -> RecordedHolds {
-    let nodes = targets.into_iter().flat_map(|targets| targets.nodes.iter());
-    let held = nodes.filter(|node| node.hold.is_some());
+    let held = targets.into_iter().flat_map(TargetStates::held_nodes);
     held.map(|node| (node.name.clone(), Arc::clone(node))).collect()
 }
 

@@ -151,7 +151,7 @@ fn kept_holds(unplanned: &Unplanned, targets: &TargetStates, now: Instant) -> De
         counts || !targets.pending_signals(node).is_empty()
     };
     let may_be_held = |node: &&Arc<ClusterNode>| may_be_alive(node, targets, now) && has_signals(node);
-    let kept = targets.nodes.iter().filter(may_be_held).filter_map(|node| {
+    let kept = targets.held_nodes().filter(may_be_held).filter_map(|node| {
         let recorded = node.hold.as_ref()?;
         let pools = recorded.pools.iter().filter(|pool| unplanned.contains(pool));
         let hold = DesiredHold {

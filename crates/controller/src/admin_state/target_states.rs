@@ -65,6 +65,8 @@ pub struct TargetStates {
     not_ready: HashMap<String, (String, Instant)>,
     /// The names of the Nodes with a signal for health answers.
     probed_out: BTreeSet<String>,
+    /// The names of the Nodes with a hold.
+    held: BTreeSet<String>,
     stale_since: Option<Timestamp>,
     /// Of the Nodes whose entries do not have the target state `None`.
     signalled: SharedFilter,
@@ -127,11 +129,8 @@ impl TargetStates {
         } else if self.not_ready.get(&name).is_none_or(|(uid, _)| *uid != node.uid) {
             self.not_ready.insert(name.clone(), (node.uid.clone(), now.mono));
         }
-        if node.health_signals.is_empty() {
-            self.probed_out.remove(&name);
-        } else {
-            self.probed_out.insert(name);
-        }
+        keep_name(&mut self.probed_out, &name, !node.health_signals.is_empty());
+        keep_name(&mut self.held, &name, node.hold.is_some());
         let has_other_hold = before.as_ref().is_some_and(|before| before.hold != node.hold);
         // A hold proves that signals count.
         let may_start = has_other_hold && self.periods(&node).is_some_and(|periods| !periods.pending().is_empty());
@@ -151,6 +150,7 @@ impl TargetStates {
         }
         self.not_ready.remove(name);
         self.probed_out.remove(name);
+        self.held.remove(name);
         let is_known = self.nodes.remove(name);
         if is_known {
             self.next_generation();
@@ -305,6 +305,11 @@ impl TargetStates {
         self.left_out_of_service.contains(&node.uid)
     }
 
+    /// The Nodes with a hold: most are without one, and a look at each of thousands costs more than a search of the few.
+    pub(super) fn held_nodes(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
+        self.held.iter().filter_map(|name| self.nodes.by_name(name))
+    }
+
     /// The Nodes with a signal period that is not dropped yet.
     pub(super) fn nodes_with_periods(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
         self.nodes_where(|_| true)
@@ -403,6 +408,15 @@ fn plans_differ(one: &ClusterNode, other: &ClusterNode) -> bool {
         ..one.clone()
     };
     one != *other
+}
+
+/// Adds a name, or removes it.
+fn keep_name(names: &mut BTreeSet<String>, name: &str, is_kept: bool) {
+    if !is_kept {
+        names.remove(name);
+    } else if !names.contains(name) {
+        names.insert(name.to_owned());
+    }
 }
 
 fn is_out_of_service(node: &ClusterNode) -> bool {

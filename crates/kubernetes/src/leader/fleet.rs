@@ -32,7 +32,10 @@ impl NodeSummary {
         };
         for node in nodes.into_iter().filter(|node| !node.lacks_agent) {
             summary.nodes += 1;
-            summary.has_healthy_peer |= node.name != own && node.ready && !has_signal(node);
+            // One is enough: each look at the signals of a Node costs a search.
+            if !summary.has_healthy_peer {
+                summary.has_healthy_peer = node.name != own && node.ready && !has_signal(node);
+            }
         }
         summary
     }
@@ -73,7 +76,32 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    #[test]
+    fn signals_are_looked_up_until_a_healthy_peer_is_found() {
+        let nodes = ["own", "signalled", "healthy", "other"].map(|name| {
+            Arc::new(Node {
+                name: name.to_owned(),
+                ready: true,
+                ..Node::default()
+            })
+        });
+        let looked_up = RefCell::new(Vec::new());
+        let has_signal = |node: &Node| {
+            looked_up.borrow_mut().push(node.name.clone());
+            node.name == "signalled"
+        };
+        let summary = NodeSummary::new(&nodes, "own", has_signal);
+        let expected = NodeSummary {
+            nodes: 4,
+            has_healthy_peer: true,
+        };
+        assert_eq!(summary, expected);
+        assert_eq!(looked_up.into_inner(), ["signalled", "healthy"]);
+    }
 
     #[test]
     fn every_node_has_a_candidate_unless_replicas_are_the_candidates() {

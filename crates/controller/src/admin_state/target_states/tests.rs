@@ -282,8 +282,10 @@ fn a_hold_alone_leads_to_plans_of_those_that_chose_by_holds() {
         (2, held(&["drain"], &[])),
         (3, node("u", &["drain"])),
     ] {
+        let is_held = hold.hold.is_some();
         assert!(states.apply(hold, now), "it is published");
         assert_eq!((states.generation, states.hold_generation), (1, number));
+        assert_eq!(states.held_nodes().count(), usize::from(is_held));
     }
     // With anything else it counts.
     assert!(states.apply(held(&[], &[]), now));
@@ -297,6 +299,9 @@ fn a_hold_alone_leads_to_plans_of_those_that_chose_by_holds() {
     states.apply(pending.clone(), now);
     assert_eq!((states.generation, states.hold_generation), (4, 3));
     assert_eq!(states.target_state(&pending, now.mono), TargetState::Down);
+    assert!(states.held_nodes().all(|held| **held == pending) && states.held_nodes().count() == 1);
+    states.remove("n");
+    assert_eq!(states.held_nodes().count(), 0);
 }
 
 #[test]
