@@ -12,7 +12,7 @@ use super::plan::EntryStatus;
 use super::planner::LoadBalancerStatus;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
-use crate::pool::{ClusterNode, EntryKey, Listing, NodeMatcher, PoolView};
+use crate::pool::{ClusterNode, EntryKey, FingerprintSet, Listing, NodeMatcher, PoolEntry, PoolView};
 
 /// A load balancer, as it was planned last.
 #[derive(Clone, Debug)]
@@ -33,8 +33,6 @@ pub(super) struct LastReads<'a> {
     pub(super) entries: BTreeMap<&'a str, Vec<OwnEntry<'a>>>,
     /// The last list. A pool writer does not adopt it while it waits for ARM.
     pub(super) listing: &'a Listing,
-    /// What the entries match that this list alone shows in service: no plan knows whose they are.
-    pub(super) only_listed: Vec<&'a NodeMatcher>,
     /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer.
     pub(super) has_no_load_balancer_service: bool,
     /// What the leader writes.
@@ -72,7 +70,7 @@ impl<'a> LastReads<'a> {
                     continue;
                 };
                 let ledger = ledger.pool(pool);
-                let listed = listed_after_plan(listing, load_balancer, pool);
+                let listed = listed_after_plan(listing, load_balancer, pool, entries);
                 for entry in entries {
                     let is_read_down = entry.observed == Some(AdminState::Down) && !entry.is_held_back;
                     let is_disproved = listed
@@ -92,7 +90,6 @@ impl<'a> LastReads<'a> {
             load_balancers,
             entries: nodes,
             listing,
-            only_listed: only_listed(listing, load_balancers),
             has_no_load_balancer_service: false,
             mode,
             now,
@@ -132,6 +129,40 @@ impl<'a> LastReads<'a> {
         period.filter(|period| period.ended_at.is_none())
     }
 
+    /// What the entries match that are in service in the last list, and in no used pool of the plan that it is newer than: no plan knows
+    /// whose they are. It may look at every entry, so it is asked for once in an evaluation.
+    pub(super) fn only_listed(&self) -> Vec<&'a NodeMatcher> {
+        let mut matchers = Vec::new();
+        for (id, listed) in &self.listing.load_balancers {
+            let mut load_balancers = self.load_balancers.iter();
+            let status = load_balancers.find(|one| one.id == *id).map(|one| &one.status);
+            if status.is_some_and(|status| !is_newer(self.listing, status)) {
+                continue;
+            }
+            let planned = status.and_then(|status| status.view.as_deref());
+            let planned = planned
+                .into_iter()
+                .flat_map(|view| &view.pools)
+                .filter(|pool| pool.is_used());
+            let planned: HashMap<&PoolId, &PoolView> = planned.map(|pool| (&pool.id, &**pool)).collect();
+            for pool in listed.pools.iter().filter(|pool| pool.is_used()) {
+                let known = planned.get(&pool.id).map(|pool| &*pool.entries).unwrap_or_default();
+                // Nearly always: a comparison costs far less than a set of thousands of keys.
+                let keys = |entries: &'a [PoolEntry]| entries.iter().map(|entry| entry.key.as_ref());
+                if keys(known).eq(keys(&pool.entries)) {
+                    continue;
+                }
+                let known: HashSet<&EntryKey> = keys(known).flatten().collect();
+                let entries = pool.entries.iter().filter(|entry| {
+                    let is_new = entry.key.as_ref().is_some_and(|key| !known.contains(key));
+                    is_new && entry.admin_state != Some(AdminState::Down)
+                });
+                matchers.extend(entries.map(|entry| &entry.matcher));
+            }
+        }
+        matchers
+    }
+
     /// Whether every load balancer of the cluster was planned with the signal.
     pub(super) fn are_planned(&self, period: &SignalPeriod) -> bool {
         self.managed().all(|one| one.status.has_planned(period.generation))
@@ -144,45 +175,23 @@ fn is_newer(listing: &Listing, status: &LoadBalancerStatus) -> bool {
     listed_at.is_some_and(|at| status.observed_at.is_none_or(|planned| planned < at))
 }
 
-/// What the entries match that are in service in a list, and in no used pool of the plan that the list is newer than.
-fn only_listed<'a>(listing: &'a Listing, load_balancers: &[PlannedLoadBalancer]) -> Vec<&'a NodeMatcher> {
-    let mut matchers = Vec::new();
-    for (id, listed) in &listing.load_balancers {
-        let status = load_balancers.iter().find(|one| one.id == *id).map(|one| &one.status);
-        if status.is_some_and(|status| !is_newer(listing, status)) {
-            continue;
-        }
-        let planned = status.and_then(|status| status.view.as_deref());
-        let planned = planned
-            .into_iter()
-            .flat_map(|view| &view.pools)
-            .filter(|pool| pool.is_used());
-        let planned: HashMap<&PoolId, &PoolView> = planned.map(|pool| (&pool.id, &**pool)).collect();
-        for pool in listed.pools.iter().filter(|pool| pool.is_used()) {
-            let known = planned.get(&pool.id).into_iter().flat_map(|pool| &pool.entries);
-            let known: HashSet<&EntryKey> = known.filter_map(|entry| entry.key.as_ref()).collect();
-            let entries = pool.entries.iter().filter(|entry| {
-                let is_new = entry.key.as_ref().is_some_and(|key| !known.contains(key));
-                is_new && entry.admin_state != Some(AdminState::Down)
-            });
-            matchers.extend(entries.map(|entry| &entry.matcher));
-        }
-    }
-    matchers
-}
-
-/// The admin states of a pool in a list that the pool writer has not adopted yet; none if the plan is as new as the list.
+/// The admin states of these entries of a pool in a list that the pool writer has not adopted yet; none if the plan is as new as the list.
+/// Others may be among them: a pool has thousands, of which a plan has a status for few.
 fn listed_after_plan<'a>(
     listing: &'a Listing,
     load_balancer: &PlannedLoadBalancer,
     pool: &PoolId,
+    planned: &[EntryStatus],
 ) -> HashMap<&'a EntryKey, Option<AdminState>> {
     let is_newer = is_newer(listing, &load_balancer.status);
     let listed = listing.load_balancers.get(&load_balancer.id).filter(|_| is_newer);
     let pool = listed.and_then(|view| view.pools.iter().find(|known| known.id == *pool));
-    let entries = pool.into_iter().flat_map(|pool| &pool.entries).rev();
+    let Some(pool) = pool else { return HashMap::new() };
+    let planned: FingerprintSet = planned.iter().map(|entry| entry.key.fingerprint()).collect();
     // Of entries with the same key the first counts.
-    entries
-        .filter_map(|entry| Some((entry.key.as_ref()?, entry.admin_state)))
+    let entries = pool.entries.iter().rev();
+    let listed = entries.filter_map(|entry| Some((entry.key.as_ref()?, entry.admin_state)));
+    listed
+        .filter(|(key, _)| planned.may_contain(key.fingerprint()))
         .collect()
 }

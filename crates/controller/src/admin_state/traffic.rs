@@ -26,12 +26,23 @@ impl LastReads<'_> {
     pub(super) fn prove(&self, previous: &TrafficByNode) -> TrafficByNode {
         let nodes = self.targets.nodes_with_periods();
         let signalled = nodes.filter_map(|node| Some((node, self.present_signal(node)?)));
+        let only_listed = self.only_listed();
         signalled
-            .map(|(node, period)| (node.name.clone(), self.prove_node(node, period, previous)))
+            .map(|(node, period)| {
+                let traffic = self.prove_node(node, period, previous, &only_listed);
+                (node.name.clone(), traffic)
+            })
             .collect()
     }
 
-    fn prove_node(&self, node: &ClusterNode, period: &SignalPeriod, previous: &TrafficByNode) -> NodeTraffic {
+    /// `only_listed`: see [`Self::only_listed`].
+    fn prove_node(
+        &self,
+        node: &ClusterNode,
+        period: &SignalPeriod,
+        previous: &TrafficByNode,
+        only_listed: &[&NodeMatcher],
+    ) -> NodeTraffic {
         if let Some(unread) = self.unread() {
             return NodeTraffic::Unknown(unread);
         }
@@ -39,7 +50,7 @@ impl LastReads<'_> {
         if !in_service.is_empty() {
             return in_service_traffic(self.mode, node, &in_service);
         }
-        match self.missing_proof(node, period) {
+        match self.missing_proof(node, period, only_listed) {
             Some(missing) => NodeTraffic::Unknown(missing),
             None => self.out(node, previous),
         }
@@ -79,7 +90,12 @@ impl LastReads<'_> {
     }
 
     /// Why entries that are all `Down` do not prove that the Node is out.
-    fn missing_proof(&self, node: &ClusterNode, period: &SignalPeriod) -> Option<Unproved> {
+    fn missing_proof(
+        &self,
+        node: &ClusterNode,
+        period: &SignalPeriod,
+        only_listed: &[&NodeMatcher],
+    ) -> Option<Unproved> {
         if !self.are_planned(period) {
             return Some(Unproved::NotPlanned);
         }
@@ -90,7 +106,7 @@ impl LastReads<'_> {
         if self.managed().next().is_none() && !self.has_no_load_balancer_service {
             return Some(Unproved::NoLoadBalancer);
         }
-        if self.only_listed.iter().any(|matcher| may_match(matcher, node)) {
+        if only_listed.iter().any(|matcher| may_match(matcher, node)) {
             return Some(Unproved::EntryNotPlanned);
         }
         let mut views = self.managed().filter_map(|one| one.status.view.as_ref());

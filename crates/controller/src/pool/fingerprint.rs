@@ -29,7 +29,13 @@ impl FingerprintSet {
 
 impl<'a> FromIterator<&'a str> for FingerprintSet {
     fn from_iter<I: IntoIterator<Item = &'a str>>(texts: I) -> Self {
-        let mut fingerprints: Vec<_> = texts.into_iter().map(Fingerprint::of).collect();
+        texts.into_iter().map(Fingerprint::of).collect()
+    }
+}
+
+impl FromIterator<Fingerprint> for FingerprintSet {
+    fn from_iter<I: IntoIterator<Item = Fingerprint>>(fingerprints: I) -> Self {
+        let mut fingerprints: Vec<_> = fingerprints.into_iter().collect();
         fingerprints.sort_unstable();
         Self(fingerprints)
     }

@@ -136,6 +136,8 @@ const HALF: [PoolFixture<'_>; 2] = [("a", &[(1, "Down"), (2, "None")], true), ("
 const DOWN: [PoolFixture<'_>; 2] = [("a", &[(1, "Down"), (2, "None")], true), ("b", &[(1, "Down")], true)];
 const UNPROBED: [PoolFixture<'_>; 2] = [("a", &[(1, "Down"), (2, "None")], true), ("b", &[(1, "Down")], false)];
 const ABSENT: [PoolFixture<'_>; 2] = [("a", &[(2, "None")], true), ("b", &[], true)];
+const FIRST_DOWN: [PoolFixture<'_>; 1] = [("a", &[(1, "Down"), (1, "None"), (2, "None")], true)];
+const LAST_DOWN: [PoolFixture<'_>; 1] = [("a", &[(1, "None"), (1, "Down"), (2, "None")], true)];
 const OPERATORS: [PoolFixture<'_>; 1] = [("a", &[(1, "Up")], true)];
 
 #[test]
@@ -346,6 +348,13 @@ fn a_list_that_the_pool_writer_has_not_adopted_disproves() {
         ("another pool with the node", &DOWN[..1], &HALF, "False"),
         ("the same, Down", &DOWN[..1], &DOWN, "True"),
         ("an entry of another node", &OPERATORS[..0], &ABSENT, "True"),
+        (
+            "the same twice, of which the first counts",
+            &DOWN[..1],
+            &FIRST_DOWN,
+            "True",
+        ),
+        ("the same twice, first in service", &DOWN[..1], &LAST_DOWN, "False"),
     ] {
         assert_eq!(scenario.condition(read, listed).unwrap().0, status, "{what}");
     }
