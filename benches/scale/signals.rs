@@ -19,8 +19,9 @@ use crate::documents::SIGNAL;
 use crate::fleet::Fleet;
 use crate::measuring::figures::{float, percentile, rounded};
 
-/// Between two reads of the metrics while a signal is open.
-const LOOK: Duration = Duration::from_millis(20);
+/// Between two reads of the metrics while a signal is open, which costs the leader an answer each: a small part of the times, which are
+/// seconds.
+const LOOK: Duration = Duration::from_millis(100);
 /// From so many times a 99th percentile is stated.
 const LEAST_FOR_P99: usize = 300;
 
