@@ -5,7 +5,7 @@
 //! has neither (docs/dev/decisions.md 31), or if several Nodes claim the address (`entry_owner`).
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,14 +53,11 @@ impl PoolEntry {
     }
 
     fn with_texts(address: BackendAddress<'_>, texts: &mut SharedTexts) -> Self {
-        let matcher = NodeMatcher::new(address);
+        let matcher = texts.matcher(address);
         let has_address = matches!(matcher, NodeMatcher::Address(_));
         let name = address.name().filter(|_| has_address);
         Self {
-            key: match address.ip_address() {
-                Some(ip) => Some(texts.key(ip)),
-                None => EntryKey::from_address(address),
-            },
+            key: texts.entry_key(address),
             name: name.map(|name| texts.name(name)),
             matcher,
             admin_state: address.admin_state(),
@@ -72,14 +69,49 @@ impl PoolEntry {
 #[derive(Debug, Default)]
 struct SharedTexts {
     keys: HashMap<IpAddr, EntryKey>,
-    /// In lower case.
-    names: HashSet<Arc<str>>,
+    /// Names, machines, and keys of entries without an address, in lower case.
+    others: HashMap<Fingerprint, Arc<str>>,
 }
 
 impl SharedTexts {
-    fn key(&mut self, ip: IpAddr) -> EntryKey {
-        let key = || EntryKey::from_text(&ip.to_string());
-        self.keys.entry(ip).or_insert_with(key).clone()
+    fn entry_key(&mut self, address: BackendAddress<'_>) -> Option<EntryKey> {
+        if let Some(ip) = address.ip_address() {
+            let key = || EntryKey::from_text(&ip.to_string());
+            return Some(self.keys.entry(ip).or_insert_with(key).clone());
+        }
+        let name = address.name().filter(|name| !name.is_empty())?;
+        // The prefix keeps a name that looks like an address apart from that address.
+        let mut text = format!("name:{name}");
+        text.make_ascii_lowercase();
+        let (text, fingerprint) = self.shared(&text);
+        Some(EntryKey { text, fingerprint })
+    }
+
+    fn matcher(&mut self, address: BackendAddress<'_>) -> NodeMatcher {
+        if let Some(ip) = address.ip_address() {
+            // An IPv4-mapped IPv6 address matches the IPv4 address.
+            return NodeMatcher::Address(ip.to_canonical());
+        }
+        if let Some(configuration) = address.network_interface_ip_configuration() {
+            let interface = || NetworkInterfaceId::parse(configuration).ok();
+            return self
+                .scale_set_machine(configuration)
+                .map(NodeMatcher::Machine)
+                .or_else(|| interface().map(|id| NodeMatcher::Interface(Box::new(id))))
+                .unwrap_or(NodeMatcher::Unmatched);
+        }
+        let name = address.name().map(str::to_ascii_lowercase);
+        name.map_or(NodeMatcher::Unmatched, NodeMatcher::Name)
+    }
+
+    /// The machine in the id of a scale set's interface configuration, in lower case.
+    fn scale_set_machine(&mut self, configuration: &str) -> Option<MachineId> {
+        let lower = configuration.to_ascii_lowercase();
+        let (machine, _) = lower.split_once("/networkinterfaces/")?;
+        machine.contains("/virtualmachines/").then(|| {
+            let (text, fingerprint) = self.shared(machine);
+            MachineId { text, fingerprint }
+        })
     }
 
     fn name(&mut self, name: &str) -> Arc<str> {
@@ -87,12 +119,20 @@ impl SharedTexts {
         if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             name.to_mut().make_ascii_lowercase();
         }
-        if let Some(known) = self.names.get(&*name) {
-            return Arc::clone(known);
-        }
-        let name: Arc<str> = name.into();
-        self.names.insert(Arc::clone(&name));
-        name
+        self.shared(&name).0
+    }
+
+    /// The text and its fingerprint.
+    fn shared(&mut self, text: &str) -> (Arc<str>, Fingerprint) {
+        let fingerprint = Fingerprint::of(text);
+        let known = self.others.entry(fingerprint).or_insert_with(|| text.into());
+        // Other texts may have the same fingerprint.
+        let shared = if **known == *text {
+            Arc::clone(known)
+        } else {
+            text.into()
+        };
+        (shared, fingerprint)
     }
 }
 
@@ -106,12 +146,7 @@ pub struct EntryKey {
 impl EntryKey {
     /// The key of an entry; `None` if it has neither an address nor a name.
     pub fn from_address(address: BackendAddress<'_>) -> Option<Self> {
-        if let Some(ip) = address.ip_address() {
-            return Some(Self::from_text(&ip.to_string()));
-        }
-        let name = address.name().filter(|name| !name.is_empty())?;
-        // The prefix keeps a name that looks like an address apart from that address.
-        Some(Self::from_text(&format!("name:{}", name.to_ascii_lowercase())))
+        SharedTexts::default().entry_key(address)
     }
 
     /// The key with this text, as the ledger has it.
@@ -147,13 +182,6 @@ pub struct MachineId {
 }
 
 impl MachineId {
-    fn new(text: &str) -> Self {
-        Self {
-            fingerprint: Fingerprint::of(text),
-            text: text.into(),
-        }
-    }
-
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -181,24 +209,6 @@ pub enum NodeMatcher {
 }
 
 impl NodeMatcher {
-    /// The matcher of an entry.
-    pub fn new(address: BackendAddress<'_>) -> Self {
-        if let Some(ip) = address.ip_address() {
-            // An IPv4-mapped IPv6 address matches the IPv4 address.
-            return Self::Address(ip.to_canonical());
-        }
-        if let Some(configuration) = address.network_interface_ip_configuration() {
-            let interface = || NetworkInterfaceId::parse(configuration).ok();
-            return scale_set_machine(configuration)
-                .map(Self::Machine)
-                .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))
-                .unwrap_or(Self::Unmatched);
-        }
-        address
-            .name()
-            .map_or(Self::Unmatched, |name| Self::Name(name.to_ascii_lowercase()))
-    }
-
     /// The Nodes that match; none if there is none, or if the interface has not been looked up yet.
     pub(super) fn claimants<'a>(&self, nodes: &'a NodeIndex, interfaces: &InterfaceCache) -> &'a [Arc<ClusterNode>] {
         match self {
@@ -212,13 +222,6 @@ impl NodeMatcher {
             Self::Unmatched => &[],
         }
     }
-}
-
-/// The machine in the id of a scale set's interface configuration, in lower case.
-fn scale_set_machine(configuration: &str) -> Option<MachineId> {
-    let lower = configuration.to_ascii_lowercase();
-    let (machine, _) = lower.split_once("/networkinterfaces/")?;
-    machine.contains("/virtualmachines/").then(|| MachineId::new(machine))
 }
 
 #[cfg(test)]
@@ -244,6 +247,28 @@ mod tests {
             });
         }
         nodes
+    }
+
+    #[test]
+    fn entries_of_one_machine_in_several_load_balancers_have_the_same_texts() {
+        let read = PoolEntry::reader();
+        let interface = |name: &str| {
+            let configuration =
+                format!("/VirtualMachineScaleSets/V/virtualMachines/1/networkInterfaces/{name}/ipConfigurations/c");
+            let entry =
+                json!({"name": "GUID", "properties": {"networkInterfaceIPConfiguration": {"id": configuration}}});
+            read(pool_of(&entry).addresses().next().unwrap())
+        };
+        let texts = |entry: &PoolEntry| match (&entry.key, &entry.matcher) {
+            (Some(key), NodeMatcher::Machine(machine)) => [&key.text, &machine.text].map(Arc::clone),
+            other => panic!("{other:?}"),
+        };
+        let [one, other] = ["a", "b"].map(|name| texts(&interface(name)));
+        assert_eq!(
+            one.each_ref().map(|text| &**text),
+            ["name:guid", "/virtualmachinescalesets/v/virtualmachines/1"]
+        );
+        assert!(one.iter().zip(&other).all(|(one, other)| Arc::ptr_eq(one, other)));
     }
 
     #[test]

@@ -209,11 +209,13 @@ impl PoolWriter {
 
     async fn end_batch<P: Planner>(
         &self,
-        batch: Box<Batch>,
+        mut batch: Box<Batch>,
         result: Result<(), AttemptError>,
         state: &mut State,
         planner: &mut P,
     ) -> Phase {
+        // The text of a load balancer is megabytes, and the wait that follows may last seconds.
+        batch.documents = Documents::default();
         state.is_recording_failing = batch.is_recording_failing;
         batch.guard.release().await;
         self.end_attempt(batch.plan, result, &batch.span, state, planner).await
