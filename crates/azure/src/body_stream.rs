@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::thread;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::{JoinError, JoinHandle};
 
@@ -193,6 +193,8 @@ fn concatenate(mut chunks: Vec<Bytes>, length: usize) -> Bytes {
 /// A body for its parser: as text, or as a blocking reader whose end is the end of the body, or of the request that was dropped.
 pub(crate) struct BodyReader {
     current: Bytes,
+    /// What was read of `current`.
+    position: usize,
     /// What follows `current` in the same chunk.
     rest: Bytes,
     collected: std::vec::IntoIter<Bytes>,
@@ -204,6 +206,7 @@ impl BodyReader {
     pub(crate) fn whole(text: Bytes) -> Self {
         Self {
             current: Bytes::new(),
+            position: 0,
             rest: text,
             collected: Vec::new().into_iter(),
             queue: None,
@@ -245,21 +248,22 @@ impl BodyReader {
 impl Read for BodyReader {
     #[inline]
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        while self.current.is_empty() {
+        // The JSON parser reads byte by byte.
+        if let ([target], Some(byte)) = (&mut *target, self.current.get(self.position)) {
+            *target = *byte;
+            self.position += 1;
+            return Ok(1);
+        }
+        while self.position == self.current.len() {
             match self.next_piece() {
-                Some(piece) => self.current = piece,
+                Some(piece) => (self.current, self.position) = (piece, 0),
                 None => return Ok(0),
             }
         }
-        // The JSON parser reads byte by byte.
-        if let ([byte], [first, ..]) = (&mut *target, &*self.current) {
-            *byte = *first;
-            self.current.advance(1);
-            return Ok(1);
-        }
-        let length = target.len().min(self.current.len());
-        target[..length].copy_from_slice(&self.current[..length]);
-        self.current.advance(length);
+        let left = &self.current[self.position..];
+        let length = target.len().min(left.len());
+        target[..length].copy_from_slice(&left[..length]);
+        self.position += length;
         Ok(length)
     }
 }
