@@ -1,5 +1,7 @@
 //! Which nodes a `v1.NodeSelector` matches, as the scheduler has it.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 use crate::drain_plan::Labels;
@@ -10,6 +12,19 @@ pub fn selects(selector: &NodeSelector, name: &str, labels: &Labels) -> bool {
         .node_selector_terms
         .iter()
         .any(|term| term_matches(term, name, labels))
+}
+
+/// The names of which a node that `selector` matches has one; `None` if it may have any other.
+pub(crate) fn possible_names(selector: &NodeSelector) -> Option<BTreeSet<&str>> {
+    let terms = selector.node_selector_terms.iter();
+    let names: Option<Vec<_>> = terms.map(required_names).collect();
+    Some(names?.into_iter().flatten().map(String::as_str).collect())
+}
+
+fn required_names(term: &NodeSelectorTerm) -> Option<&[String]> {
+    let mut fields = term.match_fields.iter().flatten();
+    let names = fields.find(|field| field.key == "metadata.name" && field.operator == "In")?;
+    Some(names.values.as_deref().unwrap_or_default())
 }
 
 fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &Labels) -> bool {
@@ -127,5 +142,40 @@ mod tests {
             .node_selector_terms
             .extend(term(vec![pool()], Vec::new()).node_selector_terms);
         assert!(selects(&either, "one", &labels), "any term");
+    }
+
+    #[test]
+    fn nodes_of_other_names_are_never_selected() {
+        let labels = Labels::from([("pool".to_owned(), "a".to_owned())]);
+        let name = |operator, values: &[&str]| requirement("metadata.name", operator, values);
+        let fields = [
+            Vec::new(),
+            vec![name("In", &["one"])],
+            vec![name("In", &["two", "one"])],
+            vec![name("In", &[])],
+            vec![name("NotIn", &["one"])],
+            vec![name("NotIn", &["one"]), name("In", &["one", "two"])],
+            vec![name("In", &["one"]), name("In", &["two"])],
+            vec![requirement("metadata.uid", "In", &["one"])],
+        ];
+        let expressions = [Vec::new(), vec![requirement("pool", "In", &["a"])]];
+        let terms = fields.iter().flat_map(|fields| {
+            let with = move |expressions: &Vec<_>| term(expressions.clone(), fields.clone()).node_selector_terms;
+            expressions.iter().map(with)
+        });
+        let terms: Vec<_> = terms.collect();
+        for (first, second) in terms.iter().flat_map(|one| terms.iter().map(move |other| (one, other))) {
+            let selector = NodeSelector {
+                node_selector_terms: first.iter().chain(second).cloned().collect(),
+            };
+            let possible = possible_names(&selector);
+            for name in ["one", "two", "three"] {
+                let is_possible = possible.as_ref().is_none_or(|names| names.contains(name));
+                assert!(is_possible || !selects(&selector, name, &labels), "{name} {selector:?}");
+            }
+        }
+        let possible = |fields| possible_names(&term(Vec::new(), fields)).map(|names| names.len());
+        let counts = fields.map(possible);
+        assert_eq!(counts, [None, Some(1), Some(2), Some(0), None, Some(2), Some(1), None]);
     }
 }

@@ -5,13 +5,14 @@
 //! by a notice or by the deadline of a maintenance, never waits, and takes a place.
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_core::node::Node;
 use headgate_core::settings::IntOrPercent;
 
 use crate::api::NodeMaintenance;
 use crate::api::names::MAX_NODES;
+use crate::selection::possible_names;
 
 use super::phase::{Maintenance, Phase};
 
@@ -21,7 +22,14 @@ pub fn maintenances<'a>(
     nodes: &[impl Borrow<Node>],
     max_concurrent_nodes: Option<IntOrPercent>,
 ) -> Vec<Maintenance<'a>> {
-    let mut maintenances: Vec<_> = objects.iter().map(|object| Maintenance::new(object, nodes)).collect();
+    let by_name = nodes.iter().map(Borrow::borrow);
+    let by_name: BTreeMap<&str, &Node> = by_name.map(|node: &Node| (node.name.as_str(), node)).collect();
+    // Those that headgate makes are one for each Node: not each of them looks at every Node.
+    let with_nodes = |object: &'a NodeMaintenance| match possible_names(&object.spec.node_selector) {
+        Some(names) => Maintenance::among(object, names.iter().filter_map(|name| by_name.get(name).copied())),
+        None => Maintenance::among(object, by_name.values().copied()),
+    };
+    let mut maintenances: Vec<_> = objects.iter().map(with_nodes).collect();
     maintenances.sort_by(|a, b| a.age().cmp(&b.age()));
     let limit = max_concurrent_nodes.map_or(usize::MAX, |max| max.rounded_down(nodes.len()));
     let named = |holds: fn(&Node) -> bool| -> BTreeSet<String> {

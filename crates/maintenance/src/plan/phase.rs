@@ -52,9 +52,12 @@ pub struct Maintenance<'a> {
 impl<'a> Maintenance<'a> {
     /// What follows from the object and the nodes. No node is held back.
     pub fn new(object: &'a NodeMaintenance, nodes: &[impl Borrow<Node>]) -> Self {
+        Self::among(object, nodes.iter().map(Borrow::borrow))
+    }
+
+    /// The same, of nodes among which are all that its selector may match.
+    pub(super) fn among<'b>(object: &'a NodeMaintenance, nodes: impl Iterator<Item = &'b Node>) -> Self {
         let nodes: BTreeSet<_> = nodes
-            .iter()
-            .map(Borrow::borrow)
             .filter(|node| selects(&object.spec.node_selector, &node.name, &node.labels))
             .map(|node| node.name.clone())
             .collect();
