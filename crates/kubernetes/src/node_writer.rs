@@ -43,6 +43,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads and writes of a Node in a row that another writer has changed in between.
 const MAX_CONFLICTS: u32 = 5;
 
+/// From a look at all fields to the next one that attempts lead to pass so many times as long as it took: with thousands of Nodes each
+/// takes milliseconds, and attempts end as often.
+const SCHEDULE_PAUSE: u32 = 4;
+
 /// Says why nothing may be sent now.
 pub(crate) type MaySend = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
@@ -88,18 +92,25 @@ impl NodeWriter {
         let mut attempts = FuturesUnordered::new();
         loop {
             let wanted = published.borrow_and_update().clone();
-            let (due, next_at) = schedule.start_due(&wanted, Instant::now());
+            let began = Instant::now();
+            let (due, next_at) = schedule.start_due(&wanted, began);
+            let pause_until = Instant::now() + began.elapsed() * SCHEDULE_PAUSE;
             attempts.extend(due.into_iter().map(|attempt| self.attempt(attempt)));
-            tokio::select! {
-                // This task holds a sender.
-                _ = published.changed() => {}
-                Some(ended) = attempts.next() => {
-                    self.finish(&mut schedule, &mut logged, ended);
-                    while let Some(Some(ended)) = attempts.next().now_or_never() {
+            let mut has_ended = false;
+            while !has_ended || Instant::now() < pause_until {
+                tokio::select! {
+                    // This task holds a sender.
+                    _ = published.changed() => break,
+                    Some(ended) = attempts.next() => {
                         self.finish(&mut schedule, &mut logged, ended);
+                        while let Some(Some(ended)) = attempts.next().now_or_never() {
+                            self.finish(&mut schedule, &mut logged, ended);
+                        }
+                        has_ended = true;
                     }
+                    () = sleep_until(pause_until), if has_ended => {}
+                    () = sleep_until(next_at.unwrap_or_else(Instant::now)), if next_at.is_some() => break,
                 }
-                () = sleep_until(next_at.unwrap_or_else(Instant::now)), if next_at.is_some() => {}
             }
         }
     }
