@@ -67,6 +67,8 @@ pub struct TargetStates {
     probed_out: BTreeSet<String>,
     /// The names of the Nodes with a hold.
     held: BTreeSet<String>,
+    /// The names of the Nodes that [`has_unsettled_marker`] is true of.
+    unsettled: BTreeSet<String>,
     stale_since: Option<Timestamp>,
     /// Of the Nodes whose entries do not have the target state `None`.
     signalled: SharedFilter,
@@ -131,6 +133,7 @@ impl TargetStates {
         }
         keep_name(&mut self.probed_out, &name, !node.health_signals.is_empty());
         keep_name(&mut self.held, &name, node.hold.is_some());
+        keep_name(&mut self.unsettled, &name, has_unsettled_marker(&node));
         let has_other_hold = before.as_ref().is_some_and(|before| before.hold != node.hold);
         // A hold proves that signals count.
         let may_start = has_other_hold && self.periods(&node).is_some_and(|periods| !periods.pending().is_empty());
@@ -151,6 +154,7 @@ impl TargetStates {
         self.not_ready.remove(name);
         self.probed_out.remove(name);
         self.held.remove(name);
+        self.unsettled.remove(name);
         let is_known = self.nodes.remove(name);
         if is_known {
             self.next_generation();
@@ -310,6 +314,11 @@ impl TargetStates {
         self.held.iter().filter_map(|name| self.nodes.by_name(name))
     }
 
+    /// The Nodes that [`has_unsettled_marker`] is true of.
+    pub(super) fn unsettled_nodes(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
+        self.unsettled.iter().filter_map(|name| self.nodes.by_name(name))
+    }
+
     /// The Nodes with a signal period that is not dropped yet.
     pub(super) fn nodes_with_periods(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
         self.nodes_where(|_| true)
@@ -408,6 +417,11 @@ fn plans_differ(one: &ClusterNode, other: &ClusterNode) -> bool {
         ..one.clone()
     };
     one != *other
+}
+
+/// Whether the Node's condition says anything but that it has no signal.
+pub(super) fn has_unsettled_marker(node: &ClusterNode) -> bool {
+    node.marker.as_ref().is_some_and(|shown| !shown.is_without_signal())
 }
 
 /// Adds a name, or removes it.

@@ -1,7 +1,6 @@
 //! What the condition of each Node should say. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::AdminState;
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 
 use super::super::last_reads::{LastReads, OwnEntry};
 use super::super::plan::{EntryStatus, ProbeCoverage};
+use super::super::target_states::has_unsettled_marker;
 use super::super::traffic::MAX_LIST_AGE;
 use super::super::transitions::short_name;
 use crate::pool::{ClusterNode, Listing};
@@ -52,9 +52,7 @@ pub(in super::super) struct MarkerInputs<'a> {
 pub(in super::super) fn evaluate(inputs: &MarkerInputs<'_>) -> Evaluation {
     let targets = inputs.reads.targets;
     let mut evaluation = Evaluation::default();
-    let is_unsettled = |node: &&Arc<ClusterNode>| node.marker.as_ref().is_some_and(|shown| !shown.is_without_signal());
-    let unsettled = targets.nodes.iter().filter(is_unsettled);
-    for node in targets.nodes_with_periods().chain(unsettled) {
+    for node in targets.nodes_with_periods().chain(targets.unsettled_nodes()) {
         let (state, next_at) = evaluate_node(inputs, node);
         evaluation.next_at = evaluation.next_at.into_iter().chain(next_at).min();
         evaluation.markers.extend(state.map(|state| (node.name.clone(), state)));
@@ -68,8 +66,7 @@ fn evaluate_node(inputs: &MarkerInputs<'_>, node: &ClusterNode) -> (Option<Marke
     let present = reads.present_signal(node);
     let Some((traffic, period)) = inputs.traffic.get(&node.name).zip(present) else {
         // Stale Nodes show no end of a signal.
-        let is_unsettled = node.marker.as_ref().is_some_and(|shown| !shown.is_without_signal());
-        let is_due = is_unsettled && reads.targets.stale_since().is_none();
+        let is_due = has_unsettled_marker(node) && reads.targets.stale_since().is_none();
         let ended = || MarkerState::without_signal(node.uid.clone(), node.marker.clone());
         return (is_due.then(ended), None);
     };

@@ -95,11 +95,13 @@ fn own_condition_leads_to_no_other_plan_and_is_published() {
         MarkerStatus::True
     );
     assert!(!states.apply(marked("True", &["drain"]), now));
+    assert_eq!(states.unsettled_nodes().count(), 1);
     // With anything else it counts.
     assert!(states.apply(marked("False", &[]), now));
     assert_eq!(states.generation, generation + 1);
     assert_eq!(states.target_state(&node("u", &[]), now.mono), TargetState::Unchanged);
     assert!(states.apply(node("other", &[]), now) && states.generation == generation + 2);
+    assert_eq!(states.unsettled_nodes().count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
