@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::Moment;
-use headgate_core::node::{DEBOUNCE, OUT_OF_SERVICE_TAINT, PeriodChange, Signal, SignalPeriod, SignalPeriods};
+use headgate_core::node::{
+    DEBOUNCE, MarkerFact, OUT_OF_SERVICE_TAINT, PeriodChange, Signal, SignalPeriod, SignalPeriods,
+};
 use headgate_kubernetes::leader::NodeSummary;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -23,6 +25,8 @@ pub(super) use signalled_nodes::SignalledNodes;
 /// How long a Node must be other than Ready until it counts as lost: the heartbeats of working nodes are late when the API server is
 /// overloaded.
 pub(super) const NOT_READY_GRACE: Duration = Duration::from_mins(1);
+/// The reason of the condition of a node that was read `Down` in every managed pool, or in none.
+pub(super) const ADMIN_STATE_DOWN: &str = "AdminStateDown";
 
 /// What a pool entry is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,12 +176,16 @@ impl TargetStates {
         if periods.uid() != node.uid {
             self.left_out_of_service.remove(periods.uid());
         }
-        // Only a leader writes a hold: it proves to a leader that has just begun that these signals count.
+        // Only a leader writes a hold: it proves to a leader that has just begun that these signals count. So does the condition, which names
+        // no signal: where all must last, one has.
         let is_held = |signal: &str| {
             let hold = node.hold.as_ref();
             hold.is_some_and(|hold| hold.signals.contains(signal) && !hold.pending.contains(signal))
         };
-        let known_since = |signal: &Signal| is_held(signal.name()).then_some(now.wall);
+        let must_last = || node.signals.values().all(|after| !after.is_zero());
+        let shows_down = |shown: &MarkerFact| shown.is_out() && shown.reason == ADMIN_STATE_DOWN;
+        let is_found_down = before.is_none() && node.marker.as_ref().is_some_and(shows_down) && must_last();
+        let known_since = |signal: &Signal| (is_found_down || is_held(signal.name())).then_some(now.wall);
         let change = periods.observe(&node.uid, &node.signals, known_since, |_| None, self.generation, now);
         match change {
             Some(PeriodChange::Ended) if node.ready && before.is_some_and(is_out_of_service) => {
@@ -329,6 +337,12 @@ impl TargetStates {
         let periods = self.periods.iter();
         let wanted = periods.filter(move |(_, periods)| periods.period().is_some() && is_wanted(periods));
         wanted.filter_map(|(name, periods)| self.nodes.by_name(name).filter(|node| node.uid == periods.uid()))
+    }
+
+    /// Whether the Node has signals, of which none has counted yet. For the leader before, some may have.
+    pub(super) fn is_all_pending(&self, node: &ClusterNode) -> bool {
+        let periods = self.periods(node);
+        periods.is_some_and(|periods| periods.period().is_none() && !periods.pending().is_empty())
     }
 
     /// The names of the Node's signals that must last before they count, and have not yet.

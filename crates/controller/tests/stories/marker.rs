@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_core::node::SignalRules;
+use headgate_core::node::{SignalMatcher, SignalRules};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -266,6 +266,51 @@ async fn failing_lists_and_a_new_leader_never_leave_it_true_without_proof() {
     cluster.taint(2, &[]);
     cluster.lead(ENFORCE).await;
     until_shown(&cluster, 2, "False", "NoSignal").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cordoned_node_stays_out_for_a_new_leader_although_its_cordon_must_last() {
+    for (after, without_leader, shown) in [
+        ("60s", Duration::ZERO, ("True", "AdminStateDown")),
+        ("10m", Duration::ZERO, ("True", "AdminStateDown")),
+        // The agent has made it unknown, and it stays so until the cordon counts again.
+        ("60s", 240 * SECOND, ("Unknown", "NotConfirmed")),
+    ] {
+        let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
+        cluster.world.marker = true;
+        let matcher = SignalMatcher::parse(&json!({"signal": "cordon", "after": after})).unwrap();
+        cluster.world.rules = SignalRules {
+            matchers: vec![matcher],
+        };
+        cluster.lead(ENFORCE).await;
+        let (client, _) = cluster.fake.client();
+        let agent = run_agent(client, &cluster.world.clock, 2, SignalRules::default_health(), None);
+        let agent = tokio::spawn(agent);
+        cluster.node(2, |node| node["spec"]["unschedulable"] = json!(true));
+        sleep(600 * SECOND).await;
+        until_shown(&cluster, 2, "True", "AdminStateDown").await;
+        cluster.kill();
+        sleep(without_leader).await;
+        cluster.lead(ENFORCE).await;
+        for _ in 0..50 {
+            assert!(
+                shows(&cluster, 2, shown.0, shown.1),
+                "{after}: {:#}",
+                marker(&cluster, 2)
+            );
+            sleep(SECOND).await;
+        }
+        sleep(60 * SECOND).await;
+        assert!(
+            shows(&cluster, 2, "True", "AdminStateDown"),
+            "{:#}",
+            marker(&cluster, 2)
+        );
+        cluster.node(2, |node| node["spec"]["unschedulable"] = json!(false));
+        until_shown(&cluster, 2, "False", "NoSignal").await;
+        cluster.until_down(&[]).await;
+        agent.abort();
+    }
 }
 
 #[tokio::test(start_paused = true)]

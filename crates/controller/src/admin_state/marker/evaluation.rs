@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::super::last_reads::{LastReads, OwnEntry};
 use super::super::plan::{EntryStatus, ProbeCoverage};
-use super::super::target_states::has_unsettled_marker;
+use super::super::target_states::{ADMIN_STATE_DOWN, has_unsettled_marker};
 use super::super::traffic::MAX_LIST_AGE;
 use super::super::transitions::short_name;
 use crate::pool::{ClusterNode, Listing};
@@ -65,8 +65,10 @@ fn evaluate_node(inputs: &MarkerInputs<'_>, node: &ClusterNode) -> (Option<Marke
     let reads = inputs.reads;
     let present = reads.present_signal(node);
     let Some((traffic, period)) = inputs.traffic.get(&node.name).zip(present) else {
-        // Stale Nodes show no end of a signal.
-        let is_due = has_unsettled_marker(node) && reads.targets.stale_since().is_none();
+        // Stale Nodes show no end of a signal, and one that must last may have counted for the leader before.
+        let is_out = node.marker.as_ref().is_some_and(MarkerFact::is_out);
+        let may_have_signal = !is_out && reads.targets.is_all_pending(node);
+        let is_due = has_unsettled_marker(node) && !may_have_signal && reads.targets.stale_since().is_none();
         let ended = || MarkerState::without_signal(node.uid.clone(), node.marker.clone());
         return (is_due.then(ended), None);
     };
@@ -77,7 +79,7 @@ fn evaluate_node(inputs: &MarkerInputs<'_>, node: &ClusterNode) -> (Option<Marke
         NodeTraffic::Out { .. } => {
             let own: Vec<_> = reads.managed_entries(node).collect();
             let message = down_message(reads.listing, &own);
-            (MarkerStatus::True, "AdminStateDown", message)
+            (MarkerStatus::True, ADMIN_STATE_DOWN, message)
         }
         NodeTraffic::InService { .. } | NodeTraffic::HeldBack { .. } => {
             let message = not_down_message(node, &reads.in_service(node));

@@ -79,9 +79,9 @@ fn a_signal_that_flapped_damps_from_the_debounce_to_the_end_that_counts() {
 fn own_condition_leads_to_no_other_plan_and_is_published() {
     let now = Clock::anchored(Timestamp::UNIX_EPOCH).now();
     let marked = |status: &str, taints: &[&str]| ClusterNode {
-        marker: Some(headgate_core::node::MarkerFact {
+        marker: Some(MarkerFact {
             status: MarkerStatus::read(status),
-            ..headgate_core::node::MarkerFact::default()
+            ..MarkerFact::default()
         }),
         ..node("u", taints)
     };
@@ -241,6 +241,41 @@ async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
 }
 
 #[test]
+fn condition_of_a_node_that_is_down_proves_to_a_new_leader_that_its_cordon_counts() {
+    let now = Clock::System.now();
+    let shown = |status: &str, reason: &str, after: u32| {
+        let mut node = node("u", &[]);
+        node.signals = [(Signal::Unschedulable, after * SECOND)].into();
+        node.marker = Some(MarkerFact {
+            status: MarkerStatus::read(status),
+            reason: reason.to_owned(),
+            ..MarkerFact::default()
+        });
+        node
+    };
+    let down = shown("True", ADMIN_STATE_DOWN, 3600);
+    let mut other = down.clone();
+    other.signals.insert(Signal::Deletion, Duration::ZERO);
+    for (what, node, is_pending) in [
+        ("read Down", &down, false),
+        ("probes failed", &shown("True", "ProbesFailed", 3600), true),
+        ("in service", &shown("False", "NotDown", 3600), true),
+        ("expired", &shown("Unknown", "NotConfirmed", 3600), true),
+        ("down because of a signal that counts at once", &other, true),
+    ] {
+        let mut states = TargetStates::default();
+        states.apply(node.clone(), now);
+        assert_eq!(!states.pending_signals(node).is_empty(), is_pending, "{what}");
+    }
+    // What began under this leader must last.
+    let mut states = TargetStates::default();
+    states.apply(node("u", &["drain"]), now);
+    states.apply(down.clone(), now);
+    assert_eq!(states.target_state(&down, now.mono), TargetState::Unchanged);
+    assert!(!states.pending_signals(&down).is_empty());
+}
+
+#[test]
 fn what_only_maintenances_read_leads_to_no_other_plan() {
     let now = Clock::System.now();
     let changes: [fn(&mut ClusterNode); 8] = [
@@ -248,7 +283,7 @@ fn what_only_maintenances_read_leads_to_no_other_plan() {
         |node| node.unschedulable = true,
         |node| node.was_unschedulable = Some(true),
         |node| node.maintenance_taint = Some("uid".into()),
-        |node| node.connections = Some(headgate_core::node::MarkerFact::default()),
+        |node| node.connections = Some(MarkerFact::default()),
         |node| node.is_kept_from_scale_down = true,
         |node| node.is_upgrade_paused = true,
         |node| node.cluster_api_machine = Some("namespace/name".into()),

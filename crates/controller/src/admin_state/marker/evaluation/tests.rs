@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use headgate_azure::ErrorClass;
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{MARKER_NO_SIGNAL, MarkerFact, MarkerStatus};
+use headgate_core::node::{MARKER_NO_SIGNAL, MarkerFact, MarkerStatus, Signal};
 use jiff::Timestamp;
 
 use super::super::super::fixtures::{DRAIN, ENFORCE, PoolFixture, ledger, node, plan_inputs, target_states, view};
@@ -235,6 +235,17 @@ fn a_node_without_a_signal_has_no_condition_or_a_settled_one() {
             None,
             "stale Nodes show no end of a signal"
         );
+    }
+}
+
+#[test]
+fn a_cordon_that_does_not_count_yet_ends_no_condition_but_an_unproved_true() {
+    for (status, expected) in [("True", Some(MARKER_NO_SIGNAL)), ("False", None), ("Unknown", None)] {
+        let mut cordoned = node(1, &[]);
+        cordoned.signals = [(Signal::Unschedulable, Duration::from_hours(1))].into();
+        cordoned.marker = Some(shows(status));
+        let found = Scenario::new(&[cordoned]).condition(&DOWN, &DOWN);
+        assert_eq!(found.map(|found| found.1), expected, "{status}");
     }
 }
 
