@@ -24,7 +24,7 @@ use headgate_core::settings::IntOrPercent;
 /// For how long a new `Down` counts.
 const WINDOW: Duration = Duration::from_mins(5);
 
-/// Adds the entries that wait to those that are held back. `owned` are the entries whose Nodes may have a signal.
+/// Adds the entries that wait to those that are held back. `owned` are the entries whose Nodes may have a signal, and those in the ledger.
 pub(super) fn hold_waiting(
     owned: &[ClaimedEntry<'_>],
     pool_size: usize,
@@ -38,9 +38,10 @@ pub(super) fn hold_waiting(
     for entry in owned {
         let node = entry.owner.node;
         let period = targets.signal_period(node);
-        let Some(period) = period.filter(|_| !announces_end(node)) else {
+        // What must last again has perhaps set the entry `Down` under the leader before.
+        if announces_end(node) || period.is_none() && !targets.is_all_pending(node) {
             continue;
-        };
+        }
         let may_be_set = node.exempting_label().is_none();
         if let Some(known) = entry.ledger_entry.filter(|known| known.stage != LedgerStage::Restored) {
             // One whose write is due counts until it is written.
@@ -52,7 +53,7 @@ pub(super) fn hold_waiting(
             && entry.observed == Some(AdminState::None)
             && may_be_set
             && !held.contains_key(&entry.index);
-        if is_due {
+        if let Some(period) = period.filter(|_| is_due) {
             candidates.push((period.since.mono, &node.name, entry.index));
         }
     }

@@ -296,7 +296,8 @@ impl<'a> PlanInputs<'a> {
     }
 }
 
-/// The pool's entries whose Nodes may have a signal, in their order. `guarded` are the Nodes that the guard chooses from.
+/// The pool's entries whose Nodes may have a signal, and those in the ledger, in their order. `guarded` are the Nodes that the guard chooses
+/// from.
 fn claimed_entries<'a>(
     pool: &PoolView,
     ledger: &PoolLedger<'_>,
@@ -304,16 +305,19 @@ fn claimed_entries<'a>(
     guarded: &SignalledNodes,
 ) -> Vec<ClaimedEntry<'a>> {
     let entries = pool.entries.iter().enumerate();
-    let may_match = entries.filter(|(_, entry)| guarded.may_match(&entry.matcher, inputs.interfaces));
-    let claimed = may_match.filter_map(|(index, entry)| {
+    let claimed = entries.filter_map(|(index, entry)| {
         let key = entry.key.as_ref()?;
+        let ledger_entry = ledger.entry(key);
+        if ledger_entry.is_none() && !guarded.may_match(&entry.matcher, inputs.interfaces) {
+            return None;
+        }
         let owner = inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)?;
         Some(ClaimedEntry {
             index,
             owner,
             target: inputs.targets.target_state(owner.node, inputs.now.mono),
             observed: entry.admin_state,
-            ledger_entry: ledger.entry(key),
+            ledger_entry,
         })
     });
     claimed.collect()

@@ -64,6 +64,27 @@ fn quarter_of_a_cordoned_pool_leaves_at_a_time_the_oldest_signals_first() {
 }
 
 #[test]
+fn what_a_cordon_set_down_takes_its_place_for_the_next_leader_before_the_cordon_has_lasted_again() {
+    let mut cluster = cluster(8, IntOrPercent::Percent(25));
+    for index in [0, 1] {
+        cluster.nodes[index].signals = [(Signal::Unschedulable, Duration::from_mins(1))].into();
+    }
+    assert_eq!(cluster.plan_and_write(), [0_usize; 0]);
+    cluster.pass(60);
+    cluster.targets.advance_generation(cluster.now);
+    assert_eq!(cluster.plan_and_write(), [1, 2]);
+    cluster.targets = TargetStates::default();
+    for index in [2, 3] {
+        cluster.nodes[index].signals = [(Signal::Taint("headgate.dev/maintenance".to_owned()), Duration::ZERO)].into();
+    }
+    for (seconds, down) in [(0, &[][..]), (60, &[]), (239, &[]), (1, &[3, 4])] {
+        cluster.pass(seconds);
+        cluster.targets.advance_generation(cluster.now);
+        assert_eq!(cluster.plan_and_write(), down, "{seconds}");
+    }
+}
+
+#[test]
 fn entries_that_stay_as_they_are_take_no_place() {
     let mut cluster = cluster(4, IntOrPercent::Int(1));
     cluster.states[0] = "Up";
