@@ -59,12 +59,14 @@ impl Gate {
     /// Decides the gate of one node from its last read and its previous status.
     pub fn decide(input: &GateInput<'_>) -> Self {
         let previous = input.previous;
+        // A leader whose clock was ahead may have written them.
+        let not_ahead = |time: &Time| time.0.min(input.now);
         let wait_start_time = previous
             .and_then(|status| status.wait_start_time.as_ref())
-            .map_or(input.now, |time| time.0);
+            .map_or(input.now, not_ahead);
         let before = previous
             .and_then(|status| status.confirmed_time.as_ref())
-            .map(|time| time.0);
+            .map(not_ahead);
         let is_state = |state| previous.is_some_and(|status| status.state == state);
         let timed_out = is_state(LoadBalancerState::TimedOut);
         // The time to wait starts anew where a confirmation was lost.

@@ -363,6 +363,35 @@ fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
     );
 }
 
+#[test]
+fn times_of_a_leader_whose_clock_was_ahead_make_nothing_wait_longer() {
+    for (observation, seconds, before, after) in [
+        (
+            in_service(),
+            100,
+            LoadBalancerState::Pending,
+            LoadBalancerState::TimedOut,
+        ),
+        (
+            NodeTraffic::Out {
+                since: Some(Timestamp::UNIX_EPOCH),
+            },
+            20,
+            LoadBalancerState::Draining,
+            LoadBalancerState::Out,
+        ),
+    ] {
+        let mut world = draining(LoadBalancerConfirmation::BestEffort);
+        world.observe("one", observation);
+        world.settle();
+        pass(&mut world, -3600);
+        pass(&mut world, seconds - 1);
+        assert_eq!(state(&world), (before, 0));
+        pass(&mut world, 1);
+        assert_eq!(state(&world), (after, 3));
+    }
+}
+
 /// It terminates for another reason, and has no Evacuation: the gate is closed, or its namespace is being deleted.
 #[test]
 fn a_pod_without_an_evacuation_that_does_not_end_blocks() {
