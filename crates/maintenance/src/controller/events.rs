@@ -57,13 +57,11 @@ impl MaintenanceEvents {
 
     /// Queues one event about a pod whose annotations register no evacuator although they should, if any.
     pub(super) fn malformed_annotations(&self, pod: &PodFacts) {
-        let mistakes = parse_evacuators(&pod.evacuators).mistakes;
-        if mistakes.is_empty() {
+        let Some(note) = parse_evacuators(&pod.evacuators).note() else {
             return;
-        }
+        };
         let about = pod_reference(&pod.namespace, &pod.name, &pod.uid);
-        let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
-        self.queue(about, None, true, MALFORMED_ANNOTATION, &mistakes.join("; "));
+        self.queue(about, None, true, MALFORMED_ANNOTATION, &note);
     }
 
     /// Queues an event about a pod that gets less time to end than it asks for.

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use headgate_core::settings::is_subdomain;
+use headgate_core::telemetry::first_names;
 use thiserror::Error;
 
 use crate::api::names::{
@@ -22,6 +23,8 @@ const MAX_EVACUATORS: usize = 100;
 const MAX_CLASS: usize = 54;
 const MAX_ROLE: usize = 63;
 const MAX_PRIORITY: i32 = 100_000;
+/// The mistakes that an event and its log line name: the annotations of one pod may have thousands.
+const MAX_MISTAKES_NAMED: usize = 5;
 
 /// The evacuators of a pod, and what is wrong with its other annotations.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -89,6 +92,11 @@ pub fn parse_evacuators(annotations: &BTreeMap<String, String>) -> ParsedEvacuat
 }
 
 impl ParsedEvacuators {
+    /// The first mistakes, and how many more there are; `None` if there is none.
+    pub(crate) fn note(&self) -> Option<String> {
+        (!self.mistakes.is_empty()).then(|| first_names(&self.mistakes, MAX_MISTAKES_NAMED))
+    }
+
     fn check(&self, evacuator: Evacuator) -> Result<Evacuator, &'static str> {
         let is_known = |known: &Evacuator| known.evacuator_class == evacuator.evacuator_class;
         if self.evacuators.iter().any(is_known) {
@@ -244,6 +252,25 @@ mod tests {
             assert_eq!(result.evacuators.len(), 100);
             assert_eq!(result.evacuators[0].evacuator_class, controller);
             assert_eq!(result.mistakes.len(), 21);
+        }
+    }
+
+    #[test]
+    fn a_note_names_the_first_mistakes() {
+        for (count, more) in [
+            (0, None),
+            (1, None),
+            (5, None),
+            (6, Some(", 1 more")),
+            (7000, Some(", 6995 more")),
+        ] {
+            let classes: Vec<_> = (0..count).map(|n| format!("e{n:04}.example")).collect();
+            let annotations: Vec<_> = classes.iter().map(|class| (class.as_str(), "")).collect();
+            let note = parsed(&annotations).note();
+            assert_eq!(note.is_some(), count > 0, "{count}");
+            let note = note.unwrap_or_default();
+            assert_eq!(note.matches("is left out").count(), count.min(5), "{count}");
+            assert!(more.is_none_or(|more| note.ends_with(more)), "{note}");
         }
     }
 
