@@ -107,10 +107,11 @@ fn limit_of(uri: &Uri) -> Option<u32> {
 
 /// The address with this limit in place of another one.
 fn with_limit(uri: &Uri, limit: u32) -> Option<Uri> {
-    let parameters = uri.query().unwrap_or_default().split('&');
+    let limit = format!("limit={limit}");
+    let parameters = uri.query().into_iter().flat_map(|query| query.split('&'));
     let others = parameters.filter(|parameter| !parameter.starts_with("limit="));
-    let query: String = others.map(|parameter| format!("{parameter}&")).collect();
+    let query: Vec<_> = others.chain([limit.as_str()]).collect();
     let mut parts = uri.clone().into_parts();
-    parts.path_and_query = Some(format!("{}?{query}limit={limit}", uri.path()).parse().ok()?);
+    parts.path_and_query = Some(format!("{}?{}", uri.path(), query.join("&")).parse().ok()?);
     Uri::from_parts(parts).ok()
 }
