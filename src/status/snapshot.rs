@@ -131,7 +131,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
         health_rules: settings.signals.health(),
         ..NodeReader::default()
     };
-    let mut desired = TargetStates::new(exclude_control_plane);
+    let mut desired = TargetStates::new(exclude_control_plane, false);
     for object in listed.map_err(StatusError::Nodes)? {
         desired.apply(read_node(object, &reader), now);
     }

@@ -45,7 +45,10 @@ pub(super) fn hold_waiting(
         let may_be_set = node.exempting_label().is_none();
         if let Some(known) = entry.ledger_entry.filter(|known| known.stage != LedgerStage::Restored) {
             // One whose write is due counts until it is written.
-            let is_due = known.stage == LedgerStage::Intended && entry.observed != Some(AdminState::Down) && may_be_set;
+            let is_due = known.stage == LedgerStage::Intended
+                && entry.target == TargetState::Down
+                && entry.observed != Some(AdminState::Down)
+                && may_be_set;
             new += usize::from(is_due || is_new(known, now.wall));
             continue;
         }

@@ -24,6 +24,8 @@ pub(super) struct TargetStatesConfig {
     pub(super) nodes: NodeStore,
     /// The cloud's setting `excludeMasterFromStandardLB`: whether control-plane nodes are in no load balancer.
     pub(super) exclude_control_plane: bool,
+    /// Whether this leader writes the condition of nodes.
+    pub(super) writes_condition: bool,
     /// For how long the state is in use without a confirmation.
     pub(super) stale_timeout: Duration,
     pub(super) clock: Clock,
@@ -41,6 +43,7 @@ pub(super) async fn publish_target_states(
             ..
         },
         exclude_control_plane,
+        writes_condition,
         stale_timeout,
         clock,
     } = config;
@@ -58,7 +61,7 @@ pub(super) async fn publish_target_states(
             let nodes = nodes.borrow_and_update();
             if let Some(nodes) = nodes.as_ref() {
                 published.send_modify(|published| {
-                    let new = || Arc::new(TargetStates::new(exclude_control_plane));
+                    let new = || Arc::new(TargetStates::new(exclude_control_plane, writes_condition));
                     Arc::make_mut(published.get_or_insert_with(new)).update(nodes, clock.now());
                 });
             }

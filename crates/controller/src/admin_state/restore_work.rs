@@ -270,6 +270,7 @@ fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, task
     let config = TargetStatesConfig {
         nodes,
         exclude_control_plane: context.target.exclude_control_plane,
+        writes_condition: false,
         stale_timeout: STALE_NODES_TIMEOUT,
         clock: context.clock.clone(),
     };

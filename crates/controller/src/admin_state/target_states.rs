@@ -80,14 +80,18 @@ pub struct TargetStates {
     guarded: SharedFilter,
     /// Whether control-plane nodes are in no load balancer.
     exclude_control_plane: bool,
+    /// Whether this leader writes the condition: where nobody does, one that was left behind proves nothing.
+    writes_condition: bool,
 }
 
 impl TargetStates {
-    /// Those of no Node. `exclude_control_plane` is the cloud's setting `excludeMasterFromStandardLB`.
+    /// Those of no Node. `exclude_control_plane` is the cloud's setting `excludeMasterFromStandardLB`; `writes_condition`: whether this process
+    /// writes the condition of nodes while it leads.
     #[must_use]
-    pub fn new(exclude_control_plane: bool) -> Self {
+    pub fn new(exclude_control_plane: bool, writes_condition: bool) -> Self {
         Self {
             exclude_control_plane,
+            writes_condition,
             ..Self::default()
         }
     }
@@ -184,7 +188,8 @@ impl TargetStates {
         };
         let must_last = || node.signals.values().all(|after| !after.is_zero());
         let shows_down = |shown: &MarkerFact| shown.is_out() && shown.reason == ADMIN_STATE_DOWN;
-        let is_found_down = before.is_none() && node.marker.as_ref().is_some_and(shows_down) && must_last();
+        let may_prove = self.writes_condition && before.is_none();
+        let is_found_down = may_prove && node.marker.as_ref().is_some_and(shows_down) && must_last();
         let known_since = |signal: &Signal| (is_found_down || is_held(signal.name())).then_some(now.wall);
         let change = periods.observe(&node.uid, &node.signals, known_since, |_| None, self.generation, now);
         match change {

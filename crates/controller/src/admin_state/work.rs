@@ -482,6 +482,7 @@ fn follow_nodes(
     let config = TargetStatesConfig {
         nodes: context.nodes.clone(),
         exclude_control_plane,
+        writes_condition: context.marker.is_some(),
         stale_timeout: context.stale_nodes_timeout,
         clock: context.clock.clone(),
     };

@@ -110,11 +110,11 @@ impl Claimant<'_> {
         base.is_some_and(|base| pool.rules.iter().any(|rule| is_rule_of(&rule.name, base)))
     }
 
-    /// Whether a rule of the pool is another Service's.
-    fn shares(&self, pool: &PoolView) -> bool {
+    /// A rule of the pool that is another Service's.
+    fn foreign_rule<'a>(&self, pool: &'a PoolView) -> Option<&'a str> {
         let is_own = |rule: &str| self.base_name.as_deref().is_some_and(|base| is_rule_of(rule, base));
-        let mut others = pool.rules.iter().filter(|rule| !is_own(&rule.name));
-        others.any(|rule| is_rule_of_a_service(&rule.name))
+        let mut rules = pool.rules.iter().map(|rule| rule.name.as_str());
+        rules.find(|rule| !is_own(rule) && is_rule_of_a_service(rule))
     }
 
     fn skip(&self, reason: PoolUnavailable) -> PlacementSkip {
@@ -270,8 +270,15 @@ fn check(
             others: others.into_iter().collect::<Vec<_>>().join(", "),
         });
     }
-    if claimant.shares(candidate.pool) {
-        return Err(PoolUnavailable::UsedByOther(candidate.key.pool().to_owned()));
+    if let Some(rule) = claimant.foreign_rule(candidate.pool) {
+        return Err(if claimant.has_rule(candidate.pool) {
+            PoolUnavailable::Collision {
+                pool: key(),
+                others: format!("the Service of the load-balancing rule {rule}"),
+            }
+        } else {
+            PoolUnavailable::UsedByOther(candidate.key.pool().to_owned())
+        });
     }
     if pre_configured.covers(candidate.key.load_balancer()) {
         return Err(PoolUnavailable::PreConfigured(key()));

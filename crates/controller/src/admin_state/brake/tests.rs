@@ -85,6 +85,25 @@ fn what_a_cordon_set_down_takes_its_place_for_the_next_leader_before_the_cordon_
 }
 
 #[test]
+fn an_old_intent_takes_no_place_while_the_cordon_that_led_to_it_has_to_last_again() {
+    let mut cluster = cluster(8, IntOrPercent::Percent(25));
+    cluster.nodes[0].signals = [(Signal::Unschedulable, Duration::from_hours(1))].into();
+    for index in [2, 3] {
+        cluster.nodes[index].signals = [(Signal::Taint("headgate.dev/maintenance".to_owned()), Duration::ZERO)].into();
+    }
+    let key = crate::pool::EntryKey::from_text("10.0.0.1");
+    let intent = LedgerEntry {
+        stage: LedgerStage::Intended,
+        since: cluster.now.wall,
+    };
+    cluster
+        .ledger
+        .apply(LedgerChange::new(&pool_id("p"), &key, Some(intent)));
+    cluster.pass(WINDOW.as_secs());
+    assert_eq!(cluster.plan_and_write(), [3, 4]);
+}
+
+#[test]
 fn entries_that_stay_as_they_are_take_no_place() {
     let mut cluster = cluster(4, IntOrPercent::Int(1));
     cluster.states[0] = "Up";

@@ -133,7 +133,7 @@ fn rule_that_probes_the_health_of_a_service_at_headgate_is_such_a_rule() {
     assert_eq!(scene.changes(), ["n1 Down"]);
 }
 
-/// As where a Private Link Service with the PROXY protocol makes an administrator choose the NodePort.
+/// As where a Private Link Service with the PROXY protocol makes an administrator choose the `NodePort`.
 #[test]
 fn rule_of_a_local_service_that_probes_another_port_is_such_a_rule_by_its_name() {
     for (name, probe, is_needed) in [

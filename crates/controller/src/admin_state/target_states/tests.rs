@@ -263,12 +263,18 @@ fn condition_of_a_node_that_is_down_proves_to_a_new_leader_that_its_cordon_count
         ("expired", &shown("Unknown", "NotConfirmed", 3600), true),
         ("down because of a signal that counts at once", &other, true),
     ] {
-        let mut states = TargetStates::default();
+        let mut states = TargetStates::new(false, true);
         states.apply(node.clone(), now);
         assert_eq!(!states.pending_signals(node).is_empty(), is_pending, "{what}");
     }
+    let mut states = TargetStates::new(false, false);
+    states.apply(down.clone(), now);
+    assert!(
+        !states.pending_signals(&down).is_empty(),
+        "nobody writes it: it was left behind"
+    );
     // What began under this leader must last.
-    let mut states = TargetStates::default();
+    let mut states = TargetStates::new(false, true);
     states.apply(node("u", &["drain"]), now);
     states.apply(down.clone(), now);
     assert_eq!(states.target_state(&down, now.mono), TargetState::Unchanged);
