@@ -102,7 +102,7 @@ fn all_is_settled_where_the_leader_has_no_load_balancers() {
             let status = |flags: &[&str]| headgate(kubeconfig, &[&["status", "--no-agents"], flags].concat());
             let text = eventually(SOON, "it leads", async || {
                 let text = stdout_of(status(&[]));
-                if text.contains("Leader:        node-2_") && !text.contains("answers 503") {
+                if text.contains("Leader:        node-2_") && !text.contains("the leader does not serve it") {
                     Ok(text)
                 } else {
                     Err(text)
