@@ -37,13 +37,6 @@ pub fn is_rule_of(rule: &str, base_name: &str) -> bool {
     start.eq_ignore_ascii_case(base_name) && (rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Whether a load-balancing rule carries the base name of a Service, whichever it is: a UID has 32 hexadecimal digits.
-pub(crate) fn is_rule_of_a_service(rule: &str) -> bool {
-    let base_name = rule.split('-').next().unwrap_or_default();
-    let digits = base_name.strip_prefix(['a', 'A']).unwrap_or_default();
-    digits.len() + 1 == BASE_NAME_LENGTH && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,17 +73,6 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(is_rule_of(rule, &base), is_its, "{rule}");
-        }
-        for (rule, is_of_one) in [
-            ("a0f8fad5bd9cb469fa16570867728950-TCP-80", true),
-            ("A0F8FAD5BD9CB469FA16570867728951", true),
-            ("a0f8fad5bd9cb469fa165708677289501-TCP-80", false),
-            ("b0f8fad5bd9cb469fa16570867728950-TCP-80", false),
-            ("a0f8fad5bd9cb469fa1657086772895g-TCP-80", false),
-            ("a-TCP-80", false),
-            ("", false),
-        ] {
-            assert_eq!(is_rule_of_a_service(rule), is_of_one, "{rule}");
         }
     }
 }

@@ -13,7 +13,7 @@ use headgate_core::service::{IpFamily, NamespacedName, Service};
 
 use crate::local_pools::coexistence::PreConfigured;
 use crate::local_pools::difference::{Entry, EntryAddress};
-use crate::local_pools::names::{base_name, is_rule_of, is_rule_of_a_service, pool_name};
+use crate::local_pools::names::{base_name, is_rule_of, pool_name};
 use crate::local_pools::operation::{OperationKey, PoolKey};
 use crate::pool::{Observation, PoolView};
 
@@ -36,7 +36,7 @@ pub enum PoolUnavailable {
     #[error("no load-balancing rule uses the backend pool {0}")]
     Unused(String),
     /// Only pools with rules of other Services have the name.
-    #[error("every backend pool {0} is used by rules of another Service")]
+    #[error("every backend pool {0} is used by rules of another Service with the same pool name")]
     UsedByOther(String),
     /// Several have the name, and no rule carries the Service's base name.
     #[error("the load balancers {load_balancers} have a backend pool {pool}, and no rule shows which is the Service's")]
@@ -110,13 +110,6 @@ impl Claimant<'_> {
         base.is_some_and(|base| pool.rules.iter().any(|rule| is_rule_of(&rule.name, base)))
     }
 
-    /// A rule of the pool that is another Service's.
-    fn foreign_rule<'a>(&self, pool: &'a PoolView) -> Option<&'a str> {
-        let is_own = |rule: &str| self.base_name.as_deref().is_some_and(|base| is_rule_of(rule, base));
-        let mut rules = pool.rules.iter().map(|rule| rule.name.as_str());
-        rules.find(|rule| !is_own(rule) && is_rule_of_a_service(rule))
-    }
-
     fn skip(&self, reason: PoolUnavailable) -> PlacementSkip {
         PlacementSkip {
             service: self.service.name.clone(),
@@ -130,6 +123,14 @@ impl Claimant<'_> {
 struct Candidate<'a> {
     key: PoolKey,
     pool: &'a PoolView,
+}
+
+impl Candidate<'_> {
+    /// The Services whose rules use the pool, of those with these base names, which have no dash.
+    fn owners<'a>(&self, owners: &HashMap<String, &'a NamespacedName>) -> impl Iterator<Item = &'a NamespacedName> {
+        let base_names = self.pool.rules.iter().filter_map(|rule| rule.name.split('-').next());
+        base_names.filter_map(|base| owners.get(&base.to_ascii_lowercase()).copied())
+    }
 }
 
 /// Finds the pools of all Local Services.
@@ -149,7 +150,12 @@ pub fn place<'a>(
         }
     }
     let mut claimants: BTreeMap<String, Vec<Claimant<'_>>> = BTreeMap::new();
-    for service in services.into_iter().filter(|service| service.has_local_pools()) {
+    let mut owners = HashMap::new();
+    for service in services {
+        owners.extend(base_name(&service.uid).map(|base| (base, &service.name)));
+        if !service.has_local_pools() {
+            continue;
+        }
         for family in service.pool_families() {
             claimants
                 .entry(pool_name(&service.name, *family))
@@ -164,7 +170,7 @@ pub fn place<'a>(
     let mut placement = Placement::default();
     for (name, claimants) in &claimants {
         let candidates = by_name.get(name).map_or(&[][..], Vec::as_slice);
-        placement.add(name, claimants, candidates, pre_configured);
+        placement.add(name, claimants, candidates, &owners, pre_configured);
     }
     placement
 }
@@ -176,6 +182,7 @@ impl Placement {
         name: &str,
         claimants: &[Claimant<'_>],
         candidates: &[Candidate<'_>],
+        owners: &HashMap<String, &NamespacedName>,
         pre_configured: PreConfigured,
     ) {
         let choices: Vec<_> = claimants
@@ -200,8 +207,14 @@ impl Placement {
                             |choice: &Vec<&Candidate<'_>>| choice.iter().any(|other| other.key == candidate.key);
                         *other != place && choice.as_ref().is_ok_and(is_chosen)
                     });
-                let others: BTreeSet<_> = others.map(|(_, (_, other))| other.service.name.to_string()).collect();
-                match check(candidate, claimant, others, pre_configured) {
+                let others = others.map(|(_, (_, other))| &other.service.name);
+                let others = others.chain(
+                    candidate
+                        .owners(owners)
+                        .filter(|owner| **owner != claimant.service.name),
+                );
+                let others: BTreeSet<_> = others.map(ToString::to_string).collect();
+                match check(candidate, others, pre_configured) {
                     Err(reason) => self.skipped.push(claimant.skip(reason)),
                     Ok(()) => self
                         .pools
@@ -259,7 +272,6 @@ fn choose<'a, 'b>(
 /// Whether a pool that was chosen may be updated.
 fn check(
     candidate: &Candidate<'_>,
-    claimant: &Claimant<'_>,
     others: BTreeSet<String>,
     pre_configured: PreConfigured,
 ) -> Result<(), PoolUnavailable> {
@@ -268,16 +280,6 @@ fn check(
         return Err(PoolUnavailable::Collision {
             pool: key(),
             others: others.into_iter().collect::<Vec<_>>().join(", "),
-        });
-    }
-    if let Some(rule) = claimant.foreign_rule(candidate.pool) {
-        return Err(if claimant.has_rule(candidate.pool) {
-            PoolUnavailable::Collision {
-                pool: key(),
-                others: format!("the Service of the load-balancing rule {rule}"),
-            }
-        } else {
-            PoolUnavailable::UsedByOther(candidate.key.pool().to_owned())
         });
     }
     if pre_configured.covers(candidate.key.load_balancer()) {

@@ -185,26 +185,30 @@ fn base_names_tell_services_with_one_pool_name_apart() {
 /// The cluster's own pool, which many Services use, may have the name of a Local Service's pool.
 #[test]
 fn a_pool_with_a_rule_of_another_service_is_left_alone() {
-    let web = [service("team", "web", UID_A, &[])];
-    let of_other = "every backend pool team-web is used by rules of another Service".to_owned();
-    let shared = format!(
-        "the backend pool lb/team-web also belongs to the Service of the load-balancing rule {}; rename one of the Services",
-        rule(UID_B)
-    );
-    for (rules, reason) in [
-        (vec![rule(UID_B)], Some(&of_other)),
-        (vec![rule(UID_B).to_ascii_uppercase()], Some(&of_other)),
-        // Of which operators get an event.
-        (vec![rule(UID_A), rule(UID_B)], Some(&shared)),
-        (vec![rule(UID_A), rule(UID_A)], None),
-        (vec![rule(UID_A), "other".to_owned()], None),
-        (vec!["abc-TCP-80".to_owned()], None),
+    let other = Service {
+        is_local: false,
+        ..service("default", "other", UID_B, &[])
+    };
+    let services = [service("team", "web", UID_A, &[]), other];
+    for (rules, is_shared) in [
+        (vec![rule(UID_B)], true),
+        (vec![rule(UID_B).to_ascii_uppercase()], true),
+        (vec![rule(UID_A), rule(UID_B)], true),
+        (vec![rule(UID_A), rule(UID_A)], false),
+        (vec!["other".to_owned()], false),
+        // Of a Service that is gone, as where this one was made again.
+        (vec![rule("cccccccc-0000-0000-0000-000000000000")], false),
     ] {
-        let (pools, reasons) = found(&web, &[observation("lb", &[pool("team-web", &rules)])]);
+        let (pools, reasons) = found(&services, &[observation("lb", &[pool("team-web", &rules)])]);
         let reasons: Vec<_> = reasons.iter().map(ToString::to_string).collect();
+        let shared = "the backend pool lb/team-web also belongs to default/other; rename one of the Services";
         assert_eq!(
-            (pools.is_empty(), reasons.first()),
-            (reason.is_some(), reason),
+            (pools.len(), reasons),
+            if is_shared {
+                (0, vec![shared.to_owned()])
+            } else {
+                (1, Vec::new())
+            },
             "{rules:?}"
         );
     }
