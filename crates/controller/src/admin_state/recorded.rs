@@ -160,9 +160,12 @@ impl<'a> Evidence<'a> {
 #[cfg(test)]
 mod tests {
     use headgate_azure::ErrorClass;
+    use headgate_core::clock::Clock;
 
-    use super::super::fixtures::{ledger, pool_id, view};
+    use super::super::fixtures::{ledger, node, plan_inputs, pool_id, target_states, view};
     use super::super::ledger::LedgerStage;
+    use super::super::plan::plan;
+    use super::super::planner::LoadBalancerStatus;
     use super::*;
     use crate::pool::{LastError, ManagedLoadBalancers};
 
@@ -193,6 +196,45 @@ mod tests {
             };
             let missing = missing_load_balancers(&ledger, &scope, &listing);
             assert_eq!(missing.contains(&id), is_read, "{cluster} {listing:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_service_is_absent_where_a_plan_knows_that_it_is_no_nodes() {
+        let now = Clock::System.now();
+        let recorded = ledger(&[1, 2, 3, 4].map(|number| ("p", number, LedgerStage::Down)));
+        let mut ages = LedgerAges::default();
+        ages.observe(&Arc::new(recorded.clone()), now.mono);
+        let (listed, targets) = (
+            view(&[("p", &[(1, "None"), (2, "None"), (3, "Down")], true)]),
+            target_states(&[node(1, &[])], now),
+        );
+        for (is_planned, of_no_node) in [(true, ObservedState::Absent), (false, ObservedState::NotDown)] {
+            let planned = [PlannedLoadBalancer {
+                id: listed.id.clone(),
+                is_managed: true,
+                status: LoadBalancerStatus {
+                    covers_interfaces: is_planned,
+                    entries: plan(&listed, &plan_inputs(&targets, &recorded, now)).entries.into(),
+                    ..LoadBalancerStatus::default()
+                },
+            }];
+            let listing = Listing {
+                requested_at: Some(now.mono),
+                load_balancers: [(listed.id.clone(), Arc::new(listed.clone()))].into(),
+                ..Listing::default()
+            };
+            let nothing = Listing::default();
+            let evidence = Evidence::new(&listing, &nothing, &planned, &ages);
+            let pool = pool_id("p").to_string().to_ascii_lowercase();
+            let states = [1, 2, 3, 4].map(|number| evidence.observe(&pool, &format!("10.0.0.{number}")).unwrap().state);
+            let expected = [
+                ObservedState::NotDown,
+                of_no_node,
+                ObservedState::Down,
+                ObservedState::Absent,
+            ];
+            assert_eq!(states, expected, "{is_planned}");
         }
     }
 }

@@ -269,6 +269,39 @@ mod tests {
     }
 
     #[test]
+    fn what_a_list_alone_shows_may_be_the_entry_of_a_node() {
+        let mut node = node(1, &[DRAIN]);
+        node.machine = "/m/virtualmachinescalesets/v/virtualmachines/1".to_owned();
+        let interface =
+            |id: &str| json!({"networkInterfaceIPConfiguration": {"id": format!("{id}/ipConfigurations/c")}});
+        for (name, properties, expected) in [
+            ("e", json!({"ipAddress": "10.0.0.1"}), true),
+            ("e", json!({"ipAddress": "10.0.0.2"}), false),
+            ("e", interface(&format!("{}/networkInterfaces/i", node.machine)), true),
+            (
+                "e",
+                interface("/m/virtualmachinescalesets/v/virtualmachines/2/networkInterfaces/i"),
+                false,
+            ),
+            (
+                "e",
+                interface("/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkInterfaces/i"),
+                true,
+            ),
+            ("N1", json!({}), true),
+            ("n2", json!({}), false),
+        ] {
+            let pool = Pool {
+                id: pool_id("p"),
+                etag: None,
+                document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": name, "properties": properties}]}}),
+            };
+            let entry = pool.addresses().map(PoolEntry::new).next().unwrap();
+            assert_eq!(may_match(&entry.matcher, &node), expected, "{name} {properties}");
+        }
+    }
+
+    #[test]
     fn a_node_is_identified_by_what_the_entries_of_its_pools_name() {
         let now = Clock::System.now();
         let machine = |number: u8| format!("/m/virtualmachinescalesets/v/virtualmachines/{number}");
