@@ -228,7 +228,7 @@ impl Report {
 
     fn latencies(&self) -> String {
         let mut text = "\n## Signal → `Down`\n\nFrom the PATCH of the taint being sent until the leader has read all entries of the Node as \
-            `Down`, as its metrics say, which are read every 20 ms.\n\n| phase | signals | Down | mean | p50 | p99 | longest |\n|---|---|---|---|---|---|---|\n"
+            `Down`, as its metrics say, which are read every 100 ms.\n\n| phase | signals | Down | mean | p50 | p99 | longest |\n|---|---|---|---|---|---|---|\n"
             .to_owned();
         for phase in &self.phases {
             let Some(times) = &phase.signals else { continue };
