@@ -47,6 +47,11 @@ const KUBECTL_PATIENCE: Duration = Duration::from_hours(1);
 const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
 /// Of ten Nodes so many are tainted.
 const TAINTED_TENTHS: usize = 3;
+/// The entries of Nodes with a signal are counted in one of these.
+const DECIDED: [&str; 3] = [DESIRED_DOWN, WAITING, HELD_BACK];
+const DESIRED_DOWN: &str = "headgate_pool_desired_down";
+const WAITING: &str = "headgate_pool_waiting";
+const HELD_BACK: &str = "headgate_pool_held_back";
 /// Between two signals with the slow ARM.
 const SLOW_SIGNAL_INTERVAL: Duration = Duration::from_secs(2);
 /// Concurrent requests to the API server.
@@ -254,6 +259,9 @@ pub(crate) async fn tainted(run: &mut Run<'_>) -> anyhow::Result<Phase> {
     command.args(["taint", "nodes", "--selector", &format!("{TENTH_LABEL} in (0,1,2)")]);
     command.arg(format!("{MAINTENANCE_TAINT}=scale:NoSchedule"));
     let log = run.world.directory().join("kubectl.log");
+    let is_tainted = |number: usize| number % 10 < TAINTED_TENTHS;
+    let entries = (0..LOAD_BALANCERS).flat_map(|number| members(run.options, number));
+    let expected = entries.filter(|node| is_tainted(*node)).count();
     let begun = Instant::now();
     let mut kubectl = Process::start("kubectl", command, &log)?;
     let fleet = &run.fleet;
@@ -261,8 +269,8 @@ pub(crate) async fn tainted(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         let status = kubectl.wait(KUBECTL_PATIENCE).await.context("kubectl does not end")?;
         ensure!(status.success(), "kubectl taint: {status}");
         let tainting = begun.elapsed();
-        let settled = fleet.reach("what may go is Down", PATIENCE, |metrics| {
-            count(metrics, "headgate_pool_desired_down") > 0 && is_settled(metrics)
+        let settled = fleet.reach("what may go is Down, and the rest waits", PATIENCE, |metrics| {
+            DECIDED.iter().map(|name| count(metrics, name)).sum::<usize>() >= expected && is_settled(metrics)
         });
         Ok((tainting, settled.await?, fleet.metrics().await?))
     };
@@ -272,7 +280,7 @@ pub(crate) async fn tainted(run: &mut Run<'_>) -> anyhow::Result<Phase> {
     let recorded = recording.end(run).await?;
     let down = count(&metrics, "headgate_pool_actual_down");
     ensure!(down > 0 && recorded.usage.arm_puts > 0, "no Node is Down");
-    let tainted = (0..run.options.nodes).filter(|number| number % 10 < TAINTED_TENTHS);
+    let tainted = (0..run.options.nodes).filter(|number| is_tainted(*number));
     stream::iter(tainted.map(anyhow::Ok))
         .try_for_each_concurrent(AT_ONCE, async |node| Ok(signals::set(&run.client, node, false).await?))
         .await
@@ -284,16 +292,19 @@ pub(crate) async fn tainted(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         || "not in time".to_owned(),
         |took| rounded(took.as_secs_f64()).to_string(),
     );
-    phase.fact("from its end until all that may go are Down, seconds", settled);
+    phase.fact(
+        "from its end until all that may go are Down and the rest waits, seconds",
+        settled,
+    );
+    phase.fact("pool entries of these Nodes", expected);
     phase.fact("pool entries Down", down);
-    phase.fact(
-        "pool entries that wait for maxNewDown",
-        count(&metrics, "headgate_pool_waiting"),
-    );
-    phase.fact(
-        "pool entries that should be Down",
-        count(&metrics, "headgate_pool_desired_down"),
-    );
+    for (what, name) in [
+        ("pool entries that should be Down", DESIRED_DOWN),
+        ("pool entries that wait for maxNewDown", WAITING),
+        ("pool entries that the guard holds back", HELD_BACK),
+    ] {
+        phase.fact(what, count(&metrics, name));
+    }
     phase.fact("bytes of the ledger (at most 1,000,000)", ledger.bytes);
     phase.fact("entries of the ledger", ledger.entries);
     phase.ledger = Some(ledger);

@@ -1,7 +1,8 @@
 //! How often changes of Nodes are published: each publication leads to a plan of every load balancer. Pure.
 //!
 //! A change is published at once, and so are [`BURST`] in a row. In a longer series one publication in [`INTERVAL`] has all
-//! changes since the last one. A receiver sees the same state in the end, at most [`INTERVAL`] later.
+//! changes since the last one. Where what follows from a publication takes time, the next one comes as much later: the watch of the Nodes
+//! has the same thread, and would fall behind. A receiver sees the same state in the end, at most [`INTERVAL`] or that time later.
 
 use std::time::Duration;
 
@@ -17,18 +18,28 @@ const BURST: u32 = 5;
 pub(super) struct PublishLimit {
     /// When the bucket is full again.
     full_at: Instant,
+    /// Until when nothing is published.
+    rests_until: Instant,
 }
 
 impl PublishLimit {
     /// A limit that has not been used yet.
     pub(super) fn new(now: Instant) -> Self {
-        Self { full_at: now }
+        Self {
+            full_at: now,
+            rests_until: now,
+        }
     }
 
     /// When the next publication is allowed.
     pub(super) fn next_publish(&self) -> Instant {
         let earlier = self.full_at.checked_sub((BURST - 1) * INTERVAL);
-        earlier.unwrap_or(self.full_at)
+        earlier.unwrap_or(self.full_at).max(self.rests_until)
+    }
+
+    /// Keeps half of the time free of what follows from publications, which took this long and is over.
+    pub(super) fn rest(&mut self, now: Instant, took: Duration) {
+        self.rests_until = now + took;
     }
 
     /// Counts a publication if it is allowed now.
