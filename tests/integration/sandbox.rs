@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{assert_contains, control_plane, create_node, eventually, met, own_cluster, scratch};
-use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+use headgate_test_kubernetes::{assert_contains, control_plane, eventually, kubectl, scratch};
+use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use nix::sys::signal::Signal;
@@ -230,77 +229,4 @@ async fn missing_programs_and_invalid_flags_are_reported_at_once() {
         assert!(sandbox.errors().contains(text), "{arguments:?}: {}", sandbox.errors());
         sandbox.assert_nothing_left(Path::new("/nonexistent"));
     }
-}
-
-#[tokio::test]
-async fn a_created_node_is_ready_and_not_tainted() {
-    let client = control_plane().client();
-    let name = create_node(&client, "plain").await;
-    let node = Api::<Node>::all(client).get(&name).await.unwrap();
-    assert_eq!(node.spec.unwrap().taints, None);
-    let conditions = node.status.unwrap().conditions.unwrap();
-    assert!(
-        conditions
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    );
-}
-
-#[tokio::test]
-async fn kube_apiserver_stops_and_starts_at_the_same_address() {
-    let (mut control_plane, client) = own_cluster().await;
-    let name = create_node(&client, "lasting").await;
-    let server = control_plane.server();
-    let socket = server.strip_prefix("https://").unwrap().to_owned();
-
-    control_plane.stop_apiserver().await;
-    let refused = tokio::net::TcpStream::connect(&socket).await.unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-
-    control_plane.start_apiserver().await.unwrap();
-    assert_eq!(control_plane.server(), server);
-    let nodes = Api::<Node>::all(client);
-    eventually(Duration::from_mins(1), "the Node is still there", async || {
-        nodes.get(&name).await.map_err(|error| error.to_string())
-    })
-    .await;
-    control_plane.stop().await;
-}
-
-#[tokio::test]
-async fn kube_controller_manager_and_kube_scheduler_work() {
-    let (mut control_plane, client) = own_cluster().await;
-    let node = create_node(&client, "scheduled").await;
-    control_plane
-        .start_controller_manager(&["--controllers=*,-node-lifecycle-controller"])
-        .unwrap();
-    control_plane.start_scheduler().unwrap();
-
-    let pods = Api::<Pod>::default_namespaced(client);
-    let mut pod = Pod::default();
-    pod.metadata.name = Some("any".to_owned());
-    pod.spec = Some(PodSpec {
-        containers: vec![Container {
-            name: "any".to_owned(),
-            image: Some("any".to_owned()),
-            ..Container::default()
-        }],
-        ..PodSpec::default()
-    });
-    eventually(
-        Duration::from_mins(1),
-        "the namespace has a service account",
-        async || {
-            let created = pods.create(&PostParams::default(), &pod).await;
-            created.map(|_| ()).map_err(|error| error.to_string())
-        },
-    )
-    .await;
-    eventually(Duration::from_mins(1), "the Pod is bound to the Node", async || {
-        let pod = pods.get("any").await.map_err(|error| error.to_string())?;
-        let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        met(bound.as_ref() == Some(&node), format!("{:?}", pod.status))
-    })
-    .await;
-    control_plane.stop().await;
 }
