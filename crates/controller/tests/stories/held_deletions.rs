@@ -1,23 +1,21 @@
-//! Autoscalers that wait until a node has left its load balancers, with the leader and the agent of the node in paused time.
+//! Cluster Autoscaler waits until a node has left its load balancers, with the leader and the agent of the node in paused time.
 //!
-//! Cluster Autoscaler and Karpenter are models with the measured times (docs/guides/autoscalers.md): the former reads the annotation before it
-//! decides, waits 5 s after its taint, and then looks every 5 s for 2 min at most; the latter waits for a pod.
+//! It is a model with the measured times (docs/guides/autoscalers.md): it reads the annotation before it decides, waits 5 s after its taint,
+//! and then looks every 5 s for 2 min at most.
 
 use std::time::Duration;
 
-use headgate_agent::own_node::{HoldOutcome, ReleaseReason, hold_termination};
 use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, SignalRules};
-use headgate_test_kubernetes::{ClientFaults, Fault};
+use headgate_test_kubernetes::ClientFaults;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::rows::cluster::TestCluster;
 use super::world::{ENFORCE, SECOND, run_agent, two_load_balancers};
 
 pub(crate) const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
 const TIMEOUT: Duration = Duration::from_mins(1);
 const TIMED_OUT: &str = "DeletionDelayTimedOut";
 
@@ -145,7 +143,7 @@ async fn limit_without_a_soft_taint_nothing_is_delayed() {
 #[tokio::test(start_paused = true)]
 async fn rollback_removes_the_annotation() {
     let cluster = cluster(false).await;
-    let (agent, line) = start_agent(&cluster, Some(TIMEOUT));
+    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
     for keys in [&[CANDIDATE_TAINT][..], &[CANDIDATE_TAINT, HARD_TAINT]] {
         set_taints(&cluster, keys);
         cluster.until("it is delayed", is_delayed).await;
@@ -154,16 +152,6 @@ async fn rollback_removes_the_annotation() {
         assert!(took < SECOND, "{took:?}");
         sleep(10 * SECOND).await;
     }
-    // A rollback while the API server refuses: the annotation goes as soon as it does not.
-    set_taints(&cluster, &[CANDIDATE_TAINT]);
-    cluster.until("it is delayed", is_delayed).await;
-    line.set_for(Fault::Status(500), |request| request.method == "PATCH");
-    set_taints(&cluster, &[]);
-    sleep(60 * SECOND).await;
-    assert!(is_delayed(&cluster));
-    line.set(Fault::None);
-    let took = cluster.until("it is not delayed", |cluster| !is_delayed(cluster)).await;
-    assert!(took <= 30 * SECOND, "{took:?}");
     agent.abort();
 }
 
@@ -183,45 +171,4 @@ async fn switching_the_setting_off_removes_the_annotation_and_two_agents_do_not_
     sleep(125 * SECOND).await;
     assert!(!is_delayed(&cluster));
     off.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn karpenter_terminates_only_after_the_node_is_out() {
-    let mut cluster = cluster(true).await;
-    slow_arm(&cluster);
-    let hold = |cluster: &TestCluster| {
-        let (client, clock) = (cluster.fake.client().0, cluster.world.clock.clone());
-        async move { hold_termination(client, "node-2", Duration::from_secs(110), clock).await }
-    };
-    // A roll of the DaemonSet.
-    let rolled = timeout(SECOND, hold(&cluster)).await.unwrap();
-    assert_eq!(rolled, HoldOutcome::Released(ReleaseReason::NotDisrupted));
-    // A consolidation: the taint, the deletion 89 ms later, and the eviction of the pod.
-    let start = Instant::now();
-    set_taints(&cluster, &[KARPENTER_TAINT]);
-    sleep(Duration::from_millis(89)).await;
-    cluster.node(2, |node| {
-        node["metadata"]["finalizers"] = json!(["karpenter.sh/termination"]);
-        node["metadata"]["deletionTimestamp"] = json!("2026-11-21T10:10:00Z");
-    });
-    sleep(Duration::from_millis(23)).await;
-    let outcome = hold(&cluster).await;
-    assert_eq!(outcome, HoldOutcome::Released(ReleaseReason::Out));
-    assert!(is_out(&cluster));
-    let took = start.elapsed();
-    assert!(took >= 15 * SECOND && took <= 25 * SECOND, "{took:?}");
-    // No leader is left to confirm anything, and the condition becomes unknown.
-    let (agent, _) = start_agent(&cluster, None);
-    cluster.kill();
-    sleep(5 * 60 * SECOND).await;
-    assert!(!is_out(&cluster));
-    let start = Instant::now();
-    let outcome = hold(&cluster).await;
-    assert!(matches!(outcome, HoldOutcome::TimedOut { .. }), "{outcome:?}");
-    assert_eq!(start.elapsed(), Duration::from_secs(110));
-    agent.abort();
-    // The Node is gone.
-    cluster.fake.delete::<Node>("", "node-2");
-    let gone = timeout(SECOND, hold(&cluster)).await.unwrap();
-    assert_eq!(gone, HoldOutcome::Released(ReleaseReason::NodeGone));
 }
