@@ -1,14 +1,13 @@
-//! Nodes that are taken: from the notice to the last pod, and back where the notice is withdrawn.
+//! Nodes that are taken: from the notice to the last pod.
 
-use headgate_core::node::{CLUSTER_API_ANNOTATIONS, DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
+use headgate_core::node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
-use headgate_maintenance::machine::{HOOKS, MachineObject};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams};
-use serde_json::{Map, Value, json};
+use kube::api::ListParams;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::world::{MINUTE, NAMESPACE, SECOND, World};
@@ -131,74 +130,6 @@ async fn a_budget_holds_and_the_other_pods_leave_at_half_of_the_time() {
     );
     sleep(5 * MINUTE).await;
     assert!(world.has_pod("web"), "also after the deadline");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_machine_of_cluster_api_waits_until_its_node_is_out() {
-    let mut world = world(&["one", "two"]).await;
-    let hooks = || HOOKS.into_iter().map(|hook| (hook.to_owned(), json!("")));
-    for name in ["one", "two"] {
-        let mut annotations = hooks().collect::<Map<_, _>>();
-        annotations.insert(
-            "pre-drain.delete.hook.machine.cluster.x-k8s.io/other".to_owned(),
-            json!(""),
-        );
-        let machine = json!({"metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations,
-            "finalizers": ["machine.cluster.x-k8s.io"]}, "spec": {}, "status": {"nodeRef": {"name": name}}});
-        world.create::<MachineObject>(NAMESPACE, machine).await;
-        world.fake.change::<Node>("", name, |node| {
-            let [namespace, machine] = CLUSTER_API_ANNOTATIONS;
-            node["metadata"]["annotations"] = json!({namespace: NAMESPACE, machine: name});
-        });
-    }
-    let annotations = |world: &World, name: &str| -> Vec<String> {
-        let machine: MachineObject = world.fake.peek(NAMESPACE, name).unwrap();
-        machine.metadata.annotations.unwrap_or_default().into_keys().collect()
-    };
-    world.pod("one", "web", &json!({})).await;
-    let _leader = world.lead().await;
-    world.observe_in("one");
-    sleep(10 * SECOND).await;
-    assert!(world.maintenance(AUTOMATIC).is_none(), "no Machine is being deleted");
-    let machines = Api::<MachineObject>::namespaced(world.client.clone(), NAMESPACE);
-    machines.delete("one", &DeleteParams::default()).await.unwrap();
-    world
-        .until("the taint", |world| !world.isolation("one").1.is_empty())
-        .await;
-    sleep(MINUTE).await;
-    assert_eq!(annotations(&world, "one").len(), 3, "in service");
-    world.observe_out("one");
-    world
-        .until("the hooks are gone", |world| annotations(world, "one").len() == 1)
-        .await;
-    assert_eq!(
-        annotations(&world, "one"),
-        ["pre-drain.delete.hook.machine.cluster.x-k8s.io/other"]
-    );
-    assert_eq!(annotations(&world, "two").len(), 3);
-    sleep(MINUTE).await;
-    assert!(!world.isolation("one").1.is_empty(), "it stays out until it is gone");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_withdrawn_notice_gives_the_node_back() {
-    let mut world = world(&["one"]).await;
-    world.pod("one", "web", &json!({})).await;
-    let _leader = world.lead().await;
-    world.observe_in("one");
-    announce(&world, "one", 600);
-    world
-        .until("the taint", |world| !world.isolation("one").1.is_empty())
-        .await;
-    world.fake.change::<Node>("", "one", |node| {
-        let taints = node["spec"]["taints"].as_array_mut().unwrap();
-        taints.retain(|taint| taint["key"] != DRAINING_TAINT);
-    });
-    world
-        .until("the maintenance ends", |world| world.maintenance(AUTOMATIC).is_none())
-        .await;
-    assert_eq!(world.isolation("one"), (false, Vec::new(), None));
-    assert!(world.has_pod("web"));
 }
 
 #[tokio::test(start_paused = true)]
