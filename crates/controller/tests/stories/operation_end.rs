@@ -26,6 +26,9 @@ async fn the_lease_is_held_until_the_end_of_an_operation_is_known() {
         ("GET", "/operations/", answer(401, "ExpiredAuthenticationToken")),
         ("GET", "/operations/", answer(410, "Gone")),
         ("GET", "/operations/", answer(404, "")),
+        ("GET", "/operations/", json!({"answer": {"status": 403}})),
+        ("GET", "/operations/", json!({"answer": {"status": 429}})),
+        ("GET", "/operations/", json!({"answer": {"status": 503}})),
         ("GET", "/operations/", json!({"cut": "before"})),
         // Later than the time that an operation has.
         (

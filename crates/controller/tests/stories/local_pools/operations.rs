@@ -1,4 +1,5 @@
-//! What is not a definite end of an operation: the leader waits under the shared Lease, retries, and the pool gets its members.
+//! What is not a definite end of an operation: the leader retries, and the pool gets its members. Until when it holds the shared Lease,
+//! `operation_end` shows.
 
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use super::super::world::{SECOND, entries, load_balancer, pool_path};
 use super::cluster::{INTERVAL, LocalCluster, Options, RETRYING, nodes, operations_of};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
-const STATUS_URL: &str = "/operations/";
 /// Far longer than the rest of a write.
 const OPERATION: Duration = Duration::from_secs(20);
 /// A pool of all nodes, which is no Service's.
@@ -45,63 +45,6 @@ async fn begin_update(cluster: &LocalCluster) -> Instant {
         sleep(SECOND / 20).await;
     }
     Instant::now()
-}
-
-/// Whether headgate holds the Lease shared with cloud-controller-manager.
-fn holds_the_lease(cluster: &LocalCluster) -> bool {
-    let lease = cluster
-        .fake
-        .peek::<k8s_openapi::api::coordination::v1::Lease>("kube-system", "aks-managed-resource-locker");
-    let holder = lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity);
-    holder.is_some_and(|holder| !holder.is_empty())
-}
-
-#[tokio::test(start_paused = true)]
-async fn lease_is_held_until_the_operation_ends_whatever_its_status_url_answers() {
-    for answer in [
-        json!({"answer": {"status": 401}}),
-        json!({"answer": {"status": 403}}),
-        json!({"answer": {"status": 404}}),
-        json!({"answer": {"status": 410}}),
-        json!({"answer": {"status": 429}}),
-        json!({"answer": {"status": 503}}),
-        json!({"answer": {"status": 200, "text": "<html>"}}),
-        json!({"cut": "before"}),
-    ] {
-        let cluster = cluster().await;
-        cluster.fault("GET", STATUS_URL, Some(3), &answer);
-        let sent = begin_update(&cluster).await;
-        while sent.elapsed() + SECOND < OPERATION {
-            assert!(holds_the_lease(&cluster), "{answer}: {:?}", sent.elapsed());
-            sleep(SECOND).await;
-        }
-        sleep(2 * INTERVAL).await;
-        assert!(!holds_the_lease(&cluster), "{answer}");
-        assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "{answer}");
-        // One PUT, and no retry was spent.
-        assert_eq!(
-            (cluster.puts(), cluster.events("web").await),
-            (1, [1, 0, 0]),
-            "{answer}"
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn lease_is_held_while_arm_may_carry_out_a_put_whose_response_is_lost() {
-    let cluster = cluster().await;
-    // Each attempt is cut; the first had its effect.
-    cluster.fault("PUT", PUT_OF_WEB, Some(1), &json!({"cut": "after"}));
-    cluster.fault("PUT", PUT_OF_WEB, Some(3), &json!({"cut": "before"}));
-    let sent = begin_update(&cluster).await;
-    while sent.elapsed() + SECOND < OPERATION {
-        assert!(holds_the_lease(&cluster), "{:?}", sent.elapsed());
-        sleep(SECOND).await;
-    }
-    sleep(3 * INTERVAL).await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
-    assert_eq!(cluster.events("web").await[2], 0, "not final");
-    assert!(!holds_the_lease(&cluster));
 }
 
 /// Which other codes are not final, `local_service::failure` has in a table.
