@@ -1,6 +1,5 @@
 //! One election from the creation to the deletion of its Lease, on the fake API and on the real kube-apiserver.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
@@ -10,12 +9,8 @@ use headgate_kubernetes::leader::{
 };
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::control_plane;
-use hyper::Request;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::client::Body;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
@@ -135,54 +130,4 @@ async fn an_election_on_the_fake() {
 #[tokio::test]
 async fn an_election_on_kube_apiserver() {
     run_election(|| control_plane().client(), "leader-election", Clock::System).await;
-}
-
-/// A client that notes the method of each request, and its path below the namespace `first-leader`.
-fn recording(client: Client, requests: &Arc<Mutex<Vec<String>>>) -> Client {
-    let requests = Arc::clone(requests);
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (client, requests) = (client.clone(), Arc::clone(&requests));
-        async move {
-            let (_, path) = request.uri().path().split_once("/first-leader/").unwrap_or_default();
-            requests.lock().unwrap().push(format!("{} {path}", request.method()));
-            client.send(request).await
-        }
-    });
-    Client::new(service, "default")
-}
-
-#[tokio::test]
-async fn the_first_leader_on_kube_apiserver_waits_for_no_lease() {
-    let client = control_plane().client();
-    let namespace = Namespace {
-        metadata: ObjectMeta {
-            name: Some("first-leader".to_owned()),
-            ..ObjectMeta::default()
-        },
-        ..Namespace::default()
-    };
-    let namespaces = Api::<Namespace>::all(client.clone());
-    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
-    let lease = LeaseName {
-        namespace: "first-leader".to_owned(),
-        ..LeaseName::default()
-    };
-    let requests = Arc::<Mutex<Vec<String>>>::default();
-    let candidate = candidate(recording(client, &requests), lease, Clock::System);
-    assert_eq!(wait_for_leader(&[&candidate], 0).await, (0, 1));
-    candidate.stop.cancel();
-    candidate.task.await.unwrap();
-    let requests = requests.lock().unwrap();
-    assert_eq!(
-        requests[..3],
-        ["GET leases/headgate-leader", "POST configmaps", "POST leases"]
-    );
-    // Renewals, and the release: the Lease was not read again before the term.
-    assert!(
-        requests.len() > 3
-            && requests[3..]
-                .iter()
-                .all(|request| request == "PUT leases/headgate-leader"),
-        "{requests:?}"
-    );
 }
