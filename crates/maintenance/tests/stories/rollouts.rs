@@ -224,52 +224,6 @@ async fn a_record_keeps_a_maintenance_that_cannot_be_decoded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_successor_that_does_not_start_keeps_the_pod_and_the_blocker_says_why() {
-    let mut world = World::new(&["one", "two"]).await;
-    single_replica(&world, "web").await;
-    let _leader = world.lead().await;
-    drain(&world, &allowed()).await;
-    world
-        .until("it is restarted", |world| restarts(world, "web") == 1)
-        .await;
-    let waiting = json!({"reason": "ImagePullBackOff", "message": "Back-off pulling image \"none\""});
-    let container = json!({"name": "c", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
-        "state": {"waiting": waiting}});
-    begin(
-        &world,
-        "web",
-        &json!({"phase": "Pending", "containerStatuses": [container]}),
-    )
-    .await;
-    world
-        .until("the reason", |world| {
-            blocker(world).contains("pod web-2-pod: container c: ImagePullBackOff: Back-off pulling image \"none\"")
-        })
-        .await;
-    let timed_out = json!([{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded",
-        "message": "ReplicaSet \"web-2\" has timed out progressing."}]);
-    set_status(
-        &world,
-        "web",
-        json!({"replicas": 2, "updatedReplicas": 1, "availableReplicas": 1, "conditions": timed_out}),
-    );
-    world
-        .until("the deadline", |world| {
-            blocker(world).contains(
-                "does not succeed: pod web-2-pod: container c: ImagePullBackOff: Back-off pulling image \"none\"; \
-                 ProgressDeadlineExceeded: ReplicaSet \"web-2\" has timed out",
-            )
-        })
-        .await;
-    sleep(60 * MINUTE).await;
-    assert!(world.has_pod("web-1-pod"));
-    assert_eq!((restarts(&world, "web"), world.requests("POST", "/eviction")), (1, 0));
-    // A budget that has room lets the pod go all the same.
-    world.allow("web", 1);
-    world.until("the eviction", |world| !world.has_pod("web-1-pod")).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn without_leave_the_eviction_api_decides_until_the_deployment_allows_it() {
     let mut world = World::new(&["one", "two"]).await;
     single_replica(&world, "web").await;
