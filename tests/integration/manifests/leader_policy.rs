@@ -1,14 +1,13 @@
-//! The policies of overlays with a leader, with roles that grant more than the shipped ones: which Leases and
-//! `ConfigMap`s each account may create, and which Node an agent may change. `leader_updates` has what an update may write.
+//! The policy of overlays with a leader, with roles that grant more than the shipped ones: which Leases and `ConfigMap`s each
+//! account may create. `leader_updates` has what an update may write.
 
 use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, install};
-use super::leader::{LEASES, MAPS, new_objects, scene};
-use super::rendering::{folder, hardened, merged};
-use super::rights::node;
+use super::leader::{LEASES, MAPS, new_objects};
+use super::rendering::hardened;
 
 const OTHER: Account = Account {
     namespace: "kube-system",
@@ -91,49 +90,4 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
         other.done(ask).await;
     }
     control_plane.stop().await;
-}
-
-/// With eviction notices, RBAC permits an agent to patch any Node.
-#[tokio::test]
-async fn an_agent_with_spot_taints_only_its_own_node() {
-    let notices = json!({"evictionNotices": {"enabled": true}});
-    for (values, account) in [(notices.clone(), AGENT), (merged(hardened(), notices), CONTROLLER)] {
-        let (control_plane, administrator, own, caller) = scene(&folder(&values), account).await;
-        let other = create_node(&administrator.client, "other").await;
-        let (agent, controller) = if account == AGENT {
-            (caller, None)
-        } else {
-            (acting_on(&control_plane, AGENT, &own).await, Some(caller))
-        };
-        let ours = |name: &str| {
-            let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
-            ApiRequest::merge(&node(name), annotations)
-        };
-        let taint = |name: &str| {
-            let taint = json!({"key": "headgate.dev/maintenance", "effect": "NoSchedule"});
-            ApiRequest::merge(&node(name), json!({"spec": {"taints": [taint]}}))
-        };
-        for ask in [ours(&other), taint(&other)] {
-            eventually(SOON, "role and policy are in force", async || {
-                let (_, body) = agent.ask(&ask).await;
-                let message = body["message"].as_str().unwrap_or("it was allowed");
-                met(
-                    message.contains("an agent of headgate may change only its own Node"),
-                    message,
-                )
-            })
-            .await;
-        }
-        agent.done(&ours(&own)).await;
-        agent.done(&taint(&own)).await;
-        let label = ApiRequest::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
-        agent.refused(&label, &["only annotations and taints"]).await;
-        // The controllers have a permission of their own, on all Nodes, for holds.
-        if let Some(controller) = controller {
-            controller.done(&ours(&other)).await;
-            let label = ApiRequest::merge(&node(&other), json!({"metadata": {"labels": {"a": "b"}}}));
-            assert_eq!(controller.ask(&label).await.0, 403);
-        }
-        control_plane.stop().await;
-    }
 }
