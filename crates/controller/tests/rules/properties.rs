@@ -398,51 +398,6 @@ proptest! {
         prop_assert_eq!(world.outcomes(), (0, 1));
     }
 
-    /// A merge changes nothing that it need not, says what it did, and leaves nothing to a second one.
-    #[test]
-    fn a_merge_is_exact_and_idempotent(
-        present in vec((0..12_u8, 0..3_u8), 0..12),
-        desired in vec((0..10_u8, any::<bool>()), 0..10),
-    ) {
-        let mut nodes = NodeIndex::default();
-        for number in 0..10_u8 {
-            nodes.apply(node(&format!("n{number}"), &[&format!("10.0.0.{number}")]));
-        }
-        let present: BTreeMap<u8, u8> = present.into_iter().collect();
-        let entry = |(number, state): (&u8, &u8)| {
-            let state = ["None", "Up", "Down"][usize::from(*state)];
-            json!({"name": format!("n{number}"), "note": number, "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}})
-        };
-        let entries: Vec<_> = present.iter().map(entry).collect();
-        let before = json!({"name": "p", "x": 1, "properties": {"virtualNetwork": {"id": NETWORK}, "loadBalancerBackendAddresses": entries}});
-        let members: DesiredMembers = desired.iter().map(|(number, is_draining)| DesiredMember {
-            address: [10, 0, 0, *number].into(),
-            node: format!("n{number}").into(),
-            is_draining: *is_draining, is_leaving: false,
-        }).collect();
-        let edit = MemberEdit { desired: &members, nodes: &nodes, virtual_network: Some(NETWORK) };
-        let mut document = before.clone();
-        let merged = merge(&mut document, &edit);
-        prop_assert_eq!(merged.is_changed(), document != before);
-        let after = document["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
-        let addresses: BTreeSet<_> = after.iter().map(|entry| entry["properties"]["ipAddress"].as_str().unwrap().to_owned()).collect();
-        prop_assert_eq!(addresses.len(), after.len());
-        let foreign = present.keys().filter(|number| **number >= 10).map(|number| format!("10.0.0.{number}"));
-        let wanted = members.as_slice().iter().map(|member| member.address.to_string());
-        prop_assert_eq!(addresses, foreign.chain(wanted).collect::<BTreeSet<_>>());
-        for old in &entries {
-            let Some(new) = after.iter().find(|new| new["properties"]["ipAddress"] == old["properties"]["ipAddress"]) else { continue };
-            prop_assert_eq!(new, old);
-        }
-        for added in &merged.added {
-            let member = members.as_slice().iter().find(|member| member.address == added.address).unwrap();
-            prop_assert_eq!(added.is_down, member.is_draining);
-        }
-        let once = document.clone();
-        prop_assert!(!merge(&mut document, &edit).is_changed());
-        prop_assert_eq!(document, once);
-    }
-
     /// Whatever ARM sends as a pool, a merge neither panics nor changes a document that it rejects.
     #[test]
     fn merge_never_panics_on_malformed_documents(value in json_value(), at in 0..4_u8) {

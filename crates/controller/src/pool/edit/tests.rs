@@ -196,12 +196,17 @@ proptest! {
         let mut written = pool(&old);
         let applied = apply(&both, &mut written);
         prop_assert_eq!(applied.is_changed(), written != pool(&old));
-        let is_desired = |number: u8| desired.iter().any(|(wanted, _)| *wanted == number);
+        let mut addresses: Vec<_> = entries(&written).iter().map(|entry| entry["properties"]["ipAddress"].as_str().unwrap()).collect();
+        addresses.sort_unstable();
+        // Numbers above 9 are no Node's.
+        let foreign = numbers.iter().filter(|number| **number > 9);
+        let wanted = desired.iter().map(|(number, _)| number).chain(foreign);
+        let mut wanted: Vec<_> = wanted.map(|number| format!("10.0.0.{number}")).collect();
+        wanted.sort_unstable();
+        prop_assert_eq!(addresses, wanted);
         for (index, number) in numbers.iter().enumerate() {
             let address = format!("10.0.0.{number}");
             let new = entries(&written).iter().find(|entry| entry["properties"]["ipAddress"] == *address);
-            // Numbers above 9 are no Node's.
-            prop_assert_eq!(new.is_some(), is_desired(*number) || *number > 9);
             let Some(new) = new else { continue };
             let mut expected = old[index].clone();
             if changed.contains(&index) {
@@ -209,8 +214,9 @@ proptest! {
             }
             prop_assert_eq!(new, &expected);
         }
-        let downs: Vec<_> = desired.iter().filter(|(number, is_draining)| *is_draining && !numbers.contains(number)).collect();
-        prop_assert_eq!(applied.added_downs.len(), downs.len());
+        let downs = desired.iter().filter(|(number, is_draining)| *is_draining && !numbers.contains(number));
+        let downs: Vec<_> = downs.map(|(number, _)| EntryKey::from_text(&format!("10.0.0.{number}"))).collect();
+        prop_assert_eq!(applied.added_downs, downs);
         let once = written.clone();
         prop_assert!(!apply(&edit(Vec::new(), both.members), &mut written).is_changed());
         prop_assert_eq!(written, once);
