@@ -1,6 +1,5 @@
-//! The own Node on a real API server: taints, deletion, re-creation, a missing Node, an API server that is down
-//! or refuses requests, and the remembered state across a restart. The cases are those of kube-proxy's node manager
-//! and some that upstream does not test.
+//! The own Node on a real API server: taints, deletion, re-creation, a missing Node, an API server that is down, and the
+//! remembered state across a restart. The cases are those of kube-proxy's node manager and some that upstream does not test.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

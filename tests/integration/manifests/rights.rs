@@ -297,6 +297,8 @@ async fn an_agent_without_list_and_watch_permission_misses_its_taint(
         })
         .await;
         assert_eq!(agent.healthz().await.status, 200, "{verb}: it knows no better");
+        assert_eq!(agent.log().matches("watch failed").count(), 1, "{}", agent.log());
+        assert_eq!(agent.statusz().await["node"]["watchError"]["reason"], "forbidden");
         restore_rules(administrator, CLUSTER_ROLE, rules).await;
         answers(&agent, 503).await;
     }

@@ -1,16 +1,11 @@
-//! The agent while the API server is down or refuses requests, and the remembered state across a restart.
+//! The agent while the API server is down, and the remembered state across a restart.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use headgate_test_kubernetes::{control_plane, create_node, eventually, met, own_cluster};
-use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::PostParams;
-use kube::{Api, Client};
+use headgate_test_kubernetes::{eventually, met, own_cluster};
 use serde_json::json;
 
-use super::{SOON, TAINT, UNKNOWN, answers, create, taint, untaint, with_token};
+use super::{SOON, TAINT, UNKNOWN, answers, create, taint, untaint};
 use crate::harness::{AgentOptions, http};
 
 #[tokio::test]
@@ -128,37 +123,4 @@ async fn a_restart_during_an_api_server_outage_uses_the_remembered_state() {
     answers(&eligible, 200, &[], "watch").await;
     drop((agent, forgetful, eligible));
     control_plane.stop().await;
-}
-
-/// A kubeconfig for a service account of its own, without any rights.
-async fn powerless(client: &Client, kubeconfig: &Path, name: &str) -> PathBuf {
-    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
-    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-    accounts.create(&PostParams::default(), &account).await.unwrap();
-    let request = TokenRequest::default();
-    let granted = accounts
-        .create_token_request(name, &PostParams::default(), &request)
-        .await
-        .unwrap();
-    with_token(kubeconfig, &granted.status.unwrap().token)
-}
-
-#[tokio::test]
-async fn forbidden_writes_are_logged_once_and_counted() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let node = create_node(&client, "forbidden").await;
-    let kubeconfig = powerless(&client, &cluster.kubeconfig, "powerless").await;
-    let mut agent = AgentOptions::new(&node, &kubeconfig).start().await;
-    answers(&agent, 200, &[], "none").await;
-    eventually(SOON, "several attempts", async || {
-        let metrics = agent.metrics().await;
-        let name = "headgate_node_watch_errors_total{reason=\"forbidden\"} ";
-        let count = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
-        met(count.parse::<u64>().unwrap() >= 3, count)
-    })
-    .await;
-    assert_eq!(agent.log().matches("watch failed").count(), 1, "{}", agent.log());
-    assert_eq!(agent.statusz().await["node"]["watchError"]["reason"], "forbidden");
-    assert_eq!(agent.wait(Duration::from_millis(200)).await, None);
 }
