@@ -1,4 +1,4 @@
-//! Evacuators of other authors, and Evacuations that are not of a maintenance.
+//! Evacuations of other instigators, and evacuations that are refused or hang.
 
 use headgate_maintenance::api::{BlockerReason, Evacuation};
 use headgate_test_kubernetes::{Fault, RecordedRequest};
@@ -13,42 +13,6 @@ const OTHER_INSTIGATOR: &str = "evacuation.coordination.k8s.io/instigator_other.
 
 pub(crate) fn registered(class: &str, value: &str) -> Value {
     json!({"metadata": {"annotations": {format!("evacuation.coordination.k8s.io/priority_{class}"): value}}})
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_registered_evacuator_gets_its_turn_and_the_eviction_follows_its_completion() {
-    let mut world = World::new(&["one"]).await;
-    world.pod("one", "web", &registered("app.example", "20000")).await;
-    world.observe_out("one");
-    let _leader = world.lead().await;
-    world.drain_one(0).await;
-    world.until_evacuating("web").await;
-    sleep(2 * SECOND).await;
-    let status = world.evacuation("web").await.unwrap().status.unwrap_or_default();
-    assert_eq!(
-        (
-            status.active_evacuator_class.as_deref(),
-            status.active_evacuator_completed
-        ),
-        (Some("app.example"), false)
-    );
-    // It works: each heartbeat moves the deadline of 30 minutes.
-    for _ in 0..3 {
-        sleep(20 * MINUTE).await;
-        let now = world.now();
-        world
-            .change_evacuation("web", |one| {
-                one["status"]["evacuationProgressTimestamp"] = json!(format!("{now:.0}"));
-            })
-            .await;
-    }
-    assert_eq!(world.requests("POST", "web/eviction"), 0);
-    world
-        .change_evacuation("web", |one| {
-            one["status"]["activeEvacuatorCompleted"] = json!(true);
-        })
-        .await;
-    world.until("the eviction", |world| !world.has_pod("web")).await;
 }
 
 #[tokio::test(start_paused = true)]
