@@ -399,9 +399,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn looks_within_a_second_count_once() {
+    async fn probes_within_a_second_count_once() {
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &LocalServices::NotServed, false);
-        for (millis, unavailable, expected) in [(0, 1, "False"), (999, 2, "False"), (1, 2, "True")] {
+        for (millis, unavailable, expected) in [(0, 100, "False"), (999, 200, "False"), (1, 200, "True")] {
             advance(Duration::from_millis(millis)).await;
             let found = probes.update(counts(0, unavailable), &LocalServices::NotServed, Instant::now());
             assert_eq!(found.status.as_str(), expected, "{unavailable}");
