@@ -1,11 +1,9 @@
-//! `headgate why NODE` with a real agent and the real API server; also as a kubectl plugin.
+//! `headgate why NODE` with a real agent and the real API server.
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
-use headgate_test_kubernetes::{
-    assert_contains, assets, control_plane, create_node, eventually, met, patch_node, scratch,
-};
+use headgate_test_kubernetes::{assert_contains, control_plane, create_node, eventually, met, patch_node};
 use serde_json::{Value, json};
 
 use crate::harness::{AgentOptions, headgate, stdout_of};
@@ -56,28 +54,6 @@ async fn why_explains_a_taint_until_it_is_removed() {
     agent.kill().await;
     let text = stdout_of(why(&node, &["--statusz", &statusz]));
     assert_contains!(text, "karpenter.sh/disrupted\n", "its agent did not answer");
-}
-
-#[tokio::test]
-async fn why_runs_as_a_kubectl_plugin() {
-    let cluster = control_plane();
-    let node = create_node(&cluster.client(), "plugin").await;
-    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
-    let plugins = scratch("plugins");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headgate"), plugins.join("kubectl-headgate")).unwrap();
-    let mut command = Command::new(assets().program("kubectl").unwrap());
-    command.args([
-        "headgate",
-        "why",
-        &node,
-        "--statusz",
-        &format!("http://{}/statusz", agent.metrics_address()),
-    ]);
-    command.env("KUBECONFIG", &cluster.kubeconfig);
-    let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}:{path}", plugins.display()));
-    let text = stdout_of(command.output().unwrap());
-    assert!(text.contains("sends new connections"), "{text}");
 }
 
 #[test]
