@@ -1,11 +1,9 @@
 //! Faults of IMDS, and an API server that is down.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_test_kubernetes::{control_plane, eventually, met, own_cluster, patch_node};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{
@@ -19,8 +17,11 @@ async fn imds_faults_change_neither_verdict_nor_taints() {
     let client = cluster.client();
     let imds = Imds::start().await;
     create(&client, "spot-faults").await;
+    // The first request, which is never answered, delays nothing else.
+    imds.set(Fault::Hang);
     let agent = options("spot-faults", &cluster.kubeconfig, &imds).start().await;
-    answers(&agent, SOON, &[]).await;
+    holds(&agent, &[]).await;
+    assert_eq!(metric(&agent, "headgate_imds_polls_total").await, 0);
     let good = document(1, &[event("a", "Preempt", LATER, &["spot-faults_3"])]);
     let unreadable = json!({"Events": [{"EventId": "x", "EventType": "Preempt"}]}).to_string();
     let faults = |text: &str| {
@@ -84,28 +85,6 @@ async fn imds_faults_change_neither_verdict_nor_taints() {
         }
     }
     assert!(logged.is_some(), "it was logged: {log}");
-}
-
-#[tokio::test]
-async fn a_slow_first_imds_response_delays_nothing_else() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let imds = Imds::start().await;
-    create(&client, "spot-first").await;
-    let body = document(1, &[event("a", "Preempt", LATER, &["spot-first_3"])]);
-    let released = Arc::new(Notify::new());
-    imds.set(Fault::Held(Arc::clone(&released), body.clone()));
-    let agent = options("spot-first", &cluster.kubeconfig, &imds).start().await;
-    // The first request is open until it is released.
-    holds(&agent, &[]).await;
-    assert_eq!(metric(&agent, "headgate_imds_polls_total").await, 0);
-    imds.set(Fault::None(body));
-    released.notify_one();
-    tainted(&client, "spot-first", true).await;
-    assert_eq!(
-        metric(&agent, "headgate_imds_errors_total{reason=\"timeout\"}").await,
-        0
-    );
 }
 
 #[tokio::test]

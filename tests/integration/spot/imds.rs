@@ -13,7 +13,6 @@ use headgate_test_kubernetes::{eventually, met};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -26,8 +25,6 @@ pub(crate) enum Fault {
     Status(u16, String),
     /// 200 with this body, later.
     Slow(Duration, String),
-    /// 200 with this body, once it is released.
-    Held(Arc<Notify>, String),
     /// Never answers.
     Hang,
 }
@@ -107,10 +104,6 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         Fault::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
         Fault::Slow(delay, body) => {
             sleep(delay).await;
-            body.into_response()
-        }
-        Fault::Held(released, body) => {
-            released.notified().await;
             body.into_response()
         }
         Fault::Hang => std::future::pending().await,
