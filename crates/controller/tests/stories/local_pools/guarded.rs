@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::super::guard::GUARD;
+use super::super::rows::cluster::OUT_OF_SERVICE;
 use super::super::world::{SECOND, entries, load_balancer};
 use super::cluster::{LocalCluster, Options, nodes};
 
@@ -95,22 +96,32 @@ async fn node_that_the_guard_holds_back_joins_in_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_guard_the_same_node_joins_as_down() {
-    let cluster = guarded(&[1], IntOrPercent::Int(0)).await;
-    taint(&cluster, &[2]).await;
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    assert_eq!((down(&cluster), cluster.puts()), (vec!["node-2".to_owned()], 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn node_joins_as_down_while_others_serve() {
-    let cluster = guarded(&[1], IntOrPercent::Int(1)).await;
-    taint(&cluster, &[2]).await;
-    cluster.set_slice("web", "web-1", &[1, 2]).await;
-    cluster.tick().await;
-    assert_eq!((down(&cluster), cluster.puts()), (vec!["node-2".to_owned()], 1));
-    assert_eq!(hold_pools(&cluster, 2).await, None);
+async fn members_with_a_signal_join_as_down_except_those_that_the_minimum_needs() {
+    use IntOrPercent::{Int, Percent};
+    for (minimum, taint, members, in_service) in [
+        // Another one serves.
+        (Int(1), MAINTENANCE, &[1, 2][..], &[1][..]),
+        // Half of the three members that the pool will have, rounded up.
+        (Percent(50), MAINTENANCE, &[2, 3, 4], &[2, 3]),
+        // Without a guard, and where an end is certain.
+        (Int(0), MAINTENANCE, &[2], &[]),
+        (Int(1), OUT_OF_SERVICE, &[2], &[]),
+    ] {
+        let cluster = guarded(&[1], minimum).await;
+        for number in members.iter().filter(|number| **number != 1) {
+            cluster.world.taint(*number, &[taint]).await;
+        }
+        cluster.set_slice("web", "web-1", members).await;
+        cluster.tick().await;
+        assert_eq!(cluster.addresses("default-web").await, nodes(members));
+        let name = |number: &usize| format!("node-{number}");
+        let joined_as_down = members.iter().filter(|number| !in_service.contains(number));
+        assert_eq!(down(&cluster), joined_as_down.map(name).collect::<Vec<_>>());
+        let names: Vec<_> = in_service.iter().map(name).collect();
+        assert_eq!(in_service_of_each_put(&cluster), [names], "{members:?}");
+        let is_held = hold_pools(&cluster, 2).await.is_some();
+        assert_eq!(is_held, in_service.contains(&2), "{members:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,24 +173,4 @@ async fn signal_and_members_of_one_put_leave_the_minimum() {
     assert_eq!(down(&cluster).len(), 1);
     let puts = in_service_of_each_put(&cluster);
     assert!(puts.iter().all(|in_service| !in_service.is_empty()), "{puts:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn percentage_counts_the_members_that_the_pool_will_have() {
-    let cluster = guarded(&[1], IntOrPercent::Percent(50)).await;
-    taint(&cluster, &[2, 3, 4]).await;
-    cluster.set_slice("web", "web-1", &[2, 3, 4]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[2, 3, 4]));
-    let puts = in_service_of_each_put(&cluster);
-    assert_eq!(puts, [["node-2", "node-3"]], "half of three, rounded up");
-}
-
-#[tokio::test(start_paused = true)]
-async fn member_whose_end_is_certain_joins_as_down_all_the_same() {
-    let cluster = guarded(&[1], IntOrPercent::Int(1)).await;
-    cluster.world.taint(2, &["node.kubernetes.io/out-of-service"]).await;
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    assert_eq!(down(&cluster), ["node-2"]);
 }
