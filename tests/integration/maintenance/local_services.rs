@@ -72,27 +72,6 @@ async fn is_marked_out(client: &Client, node: &str, agent: &Agent) {
     .await;
 }
 
-#[tokio::test]
-async fn a_node_with_an_endpoint_drains_once_the_probes_of_its_service_have_failed() {
-    let (control_plane, client) = own_cluster().await;
-    apply_kinds(&control_plane, &client).await;
-    populate(&client).await;
-    create_service(&client).await;
-    serve_on(&client, &["node-1", "node-2"]).await;
-    let agent = start("node-1", control_plane.kubeconfig()).await;
-    answers(&agent, 200, "the node serves").await;
-    let controller = Controller::start_with(SETTINGS, &[], control_plane.kubeconfig());
-    let maintenances = api(&client, "NodeMaintenance");
-    drain(&maintenances, 1).await;
-    answers(&agent, 503, "another node serves").await;
-    is_marked_out(&client, "node-1", &agent).await;
-    let status = is_drained(&client, &controller).await;
-    assert_eq!(status["nodeStatuses"][0]["loadBalancer"]["state"], "Out", "{status}");
-    controller.ends().await;
-    agent.kill().await;
-    control_plane.stop().await;
-}
-
 /// Of two nodes with signals, the first by name serves until a third one does. The gate of the one that is held back says so.
 #[tokio::test]
 async fn two_nodes_with_signals_never_leave_a_service_without_a_serving_node() {
@@ -149,7 +128,8 @@ async fn two_nodes_with_signals_never_leave_a_service_without_a_serving_node() {
         .unwrap();
     answers(&first, 503, "a third node serves").await;
     is_marked_out(&client, "node-1", &first).await;
-    is_drained(&client, &controller).await;
+    let status = is_drained(&client, &controller).await;
+    assert_eq!(status["nodeStatuses"][0]["loadBalancer"]["state"], "Out", "{status}");
     controller.ends().await;
     first.kill().await;
     second.kill().await;
