@@ -195,7 +195,9 @@ mod tests {
             (true, b"PROXY TCP4\r\n", Some("invalid")),
             (false, b"PROXY TCP4\r\n", Some("invalid")),
             (false, &HEADER[..20], Some("half")),
+            (true, &HEADER[..20], Some("half")),
             (false, b"PRO", Some("half")),
+            (true, b"\r\n\r", Some("half")),
             (false, &long, Some("oversized")),
             // A peer that sends nothing has not begun a header.
             (true, b"", None),
