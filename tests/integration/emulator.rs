@@ -131,21 +131,3 @@ async fn a_body_of_more_than_four_mebibytes_is_refused_with_413() {
     }
     emulator.stop().await;
 }
-
-#[tokio::test]
-async fn the_emulator_stops_at_once_during_a_stalled_response() {
-    let emulator = Emulator::start(&[]).await;
-    let rule = json!({"action": {"stall": "10m"}});
-    control(emulator.control, "POST", "faults", &rule).await;
-    let mut stalled = Connection::open(emulator.arm).await.unwrap();
-    stalled.send(b"GET / HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
-    eventually(Duration::from_secs(20), "the request in the journal", async || {
-        let journal = control(emulator.control, "GET", "journal", &Value::Null).await;
-        let entries = journal["entries"].as_array().map_or(0, Vec::len);
-        met(entries == 1, format!("{entries} entries"))
-    })
-    .await;
-
-    // Within a minute, and not after ten.
-    emulator.stop().await;
-}
