@@ -43,23 +43,6 @@ fn a_term_ends_when_the_lease_is_read_as_that_of_another_term() {
     }
 }
 
-#[test]
-fn an_instance_whose_work_fails_again_abstains_for_longer() {
-    let (mut scenario, _) = Scenario::leading();
-    for (failed_terms, seconds) in [(1, 14), (2, 28)] {
-        let released = scenario.writes(100, Event::WorkEnded(WorkOutcome::Failed));
-        assert_eq!(released.failed_terms, failed_terms);
-        let read_at = scenario.inputs.now.mono + Duration::from_secs(seconds);
-        assert_eq!(
-            scenario.after(0, Event::Written(released.clone())),
-            Action::Wait(Some(read_at))
-        );
-        scenario.reads(seconds * 1000, Event::Woke);
-        let acquired = acquired(&mut scenario, released);
-        scenario.waits(0, Event::Written(acquired));
-    }
-}
-
 /// What the candidate writes to a free Lease that it reads, perhaps for the second time: others have the first choice, and where leaders have
 /// failed, nobody acquires it for a while.
 fn acquired(scenario: &mut Scenario, free: ElectionRecord) -> ElectionRecord {
@@ -216,23 +199,26 @@ fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead()
 }
 
 #[test]
-fn failed_terms_before_a_long_successful_one_make_an_instance_abstain_no_longer() {
-    /// Ends the term, and returns after how many seconds the candidate reads the Lease, and the Lease as released.
-    fn end(scenario: &mut Scenario, outcome: WorkOutcome) -> (u64, ElectionRecord) {
+fn an_instance_whose_work_fails_again_abstains_for_longer_until_a_long_successful_term() {
+    /// Ends the term, and returns after what time the candidate reads the Lease, and the Lease as released.
+    fn end(scenario: &mut Scenario, outcome: WorkOutcome) -> (Duration, ElectionRecord) {
         let released = scenario.writes(0, Event::WorkEnded(outcome));
         let read_at = scenario.waits(0, Event::Written(released.clone()));
-        ((read_at - scenario.inputs.now.mono).as_secs(), released)
+        (read_at - scenario.inputs.now.mono, released)
     }
     fn acquire(scenario: &mut Scenario, released: ElectionRecord) {
         // Longer than it abstains, and than all wait where leaders have failed.
-        scenario.after(90_000, Event::Woke);
+        scenario.reads(90_000, Event::Woke);
         let acquired = acquired(scenario, released);
         scenario.waits(0, Event::Written(acquired));
     }
     let (mut scenario, _) = Scenario::leading();
-    for seconds in [14, 28, 56] {
+    for (failed_terms, seconds) in [(1, 14), (2, 28), (3, 56)] {
         let (after, released) = end(&mut scenario, WorkOutcome::Failed);
-        assert_eq!(after, seconds);
+        assert_eq!(
+            (released.failed_terms, after),
+            (failed_terms, Duration::from_secs(seconds))
+        );
         acquire(&mut scenario, released);
     }
     for _ in 0..300 {
@@ -241,5 +227,5 @@ fn failed_terms_before_a_long_successful_one_make_an_instance_abstain_no_longer(
     }
     let (_, released) = end(&mut scenario, WorkOutcome::Finished);
     acquire(&mut scenario, released);
-    assert_eq!(end(&mut scenario, WorkOutcome::Failed).0, 14);
+    assert_eq!(end(&mut scenario, WorkOutcome::Failed).0, Duration::from_secs(14));
 }
