@@ -1,10 +1,12 @@
 //! The marker: the Node condition that says that a node has left its load balancers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_core::node::{SignalMatcher, SignalRules};
+use headgate_core::node::{NodeTraffic, SignalMatcher, SignalRules};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::guard::GUARD;
@@ -370,6 +372,9 @@ async fn a_node_that_the_guard_holds_back_is_not_out() {
     let mut cluster = TestCluster::without_leader(2, &two_load_balancers(2)).await;
     cluster.world.marker = true;
     cluster.world.guard = GUARD.clone();
+    let sender = watch::Sender::new(Arc::default());
+    let reads = sender.subscribe();
+    cluster.world.traffic = Some(sender);
     cluster.lead(ENFORCE).await;
     cluster.taint(1, &["headgate.dev/maintenance"]);
     cluster.taint(2, &["headgate.dev/maintenance"]);
@@ -379,11 +384,18 @@ async fn a_node_that_the_guard_holds_back_is_not_out() {
     for node in 1..=2 {
         let is_out = down.values().all(|down| down.contains(&format!("node-{node}")));
         let marker = marker(&cluster, node);
+        let read = reads.borrow().get(&format!("node-{node}")).cloned();
         if is_out {
             out += 1;
             assert_eq!(marker["status"], "True", "{marker:#}");
+            assert!(matches!(read, Some(NodeTraffic::Out { since: Some(_) })), "{read:?}");
         } else {
             held += 1;
+            let is_said = |detail: &str| detail.contains("kubernetes/kubernetes-IPv6");
+            assert!(
+                matches!(&read, Some(NodeTraffic::HeldBack { detail }) if is_said(detail)),
+                "{read:?}"
+            );
             assert_eq!(
                 (&marker["status"], &marker["reason"]),
                 (&json!("False"), &json!("NotDown"))

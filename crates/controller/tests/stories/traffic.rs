@@ -13,8 +13,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::guard::GUARD;
-use super::rows::cluster::{OUT_OF_SERVICE, TestCluster, entry};
+use super::rows::cluster::{TestCluster, entry};
 use super::world::{ENFORCE, SECOND, entries, load_balancer, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
@@ -148,24 +147,6 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     scene
         .until("node-1", |read| *read == NodeTraffic::Out { since: None })
         .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_that_the_guard_holds_back_is_known_as_such() {
-    let mut cluster = TestCluster::without_leader(2, &two_load_balancers(2)).await;
-    cluster.world.guard = GUARD.clone();
-    let scene = Scene::new(cluster, ENFORCE).await;
-    scene.cluster.taint(2, &[OUT_OF_SERVICE]);
-    scene.cluster.settle(&["node-2"]).await;
-    scene.cluster.taint(1, &[MAINTENANCE]);
-    let read = scene
-        .until("node-1", |read| matches!(read, NodeTraffic::HeldBack { .. }))
-        .await;
-    let NodeTraffic::HeldBack { detail } = read else {
-        unreachable!()
-    };
-    assert!(detail.contains("kubernetes/kubernetes-IPv6"), "{detail}");
-    assert!(scene.read("node-2").is_some_and(|read| is_out(&read)));
 }
 
 #[tokio::test(start_paused = true)]
