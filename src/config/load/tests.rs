@@ -55,7 +55,8 @@ fn empty_file_means_defaults() {
 
 #[test]
 fn printed_settings_can_be_loaded() {
-    let text = "kubeProxyHealthzUrl: Disabled\ndelayTermination: {clusterAutoscaler: 1m30s}\noutOfLoadBalancers: {source: FailedProbes}\n\
+    let text = "kubeProxyHealthzUrl: Disabled\ndelayTermination: {clusterAutoscaler: 1m30s}\n\
+        outOfLoadBalancers: {source: FailedProbes, failedProbes: 2}\n\
         adminState: {minimumInService: Disabled}\nmaintenance: {enabled: true, automatic: [preempt, {cause: shutdown, timeout: 1m}]}\n";
     let settings = from(text).unwrap();
     assert_eq!(settings.cluster_autoscaler_delay, Some(Duration::from_secs(90)));

@@ -1,11 +1,11 @@
-//! What a process logs by its settings, and what `--check-config` prints of them.
+//! What a process logs by its settings.
 
 use std::process::Command;
 
 use headgate_test_kubernetes::scratch;
 use serde_json::{Value, json};
 
-use super::{headgate, settings_file};
+use super::settings_file;
 
 /// What an agent writes to standard error that cannot bind its metrics address.
 fn log(settings: &str, levels: &str) -> String {
@@ -54,15 +54,4 @@ fn the_format_is_a_setting_and_levels_are_in_the_environment() {
     }
     let text = log("logFormat: Text\n", "error");
     assert!(!text.contains("INFO"), "{text}");
-}
-
-#[test]
-fn check_config_prints_a_settings_file() {
-    let file = settings_file("outOfLoadBalancers: {failedProbes: 2}\nazure: {configSecret: null}\n");
-    let output = headgate(&["agent", "--check-config", "--config", file.to_str().unwrap()]);
-    assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]));
-    let again = scratch("settings").join("settings.yaml");
-    std::fs::write(&again, &output.stdout).unwrap();
-    let once_more = headgate(&["agent", "--check-config", "--config", again.to_str().unwrap()]);
-    assert_eq!((once_more.status.code(), once_more.stdout), (Some(0), output.stdout));
 }
