@@ -1,22 +1,24 @@
 //! A leader as a child process, and access to the metrics of any leader.
 
-use std::fs;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate_sandbox::{process, process::Process};
+use headgate_sandbox::agents::AgentConfig;
+use headgate_sandbox::process::Process;
 use tokio::time::{sleep, timeout};
 
 use crate::azure::Azure;
 use crate::azure_emulator::client::Client;
 use crate::documents::LEADERS_NODE;
 use crate::measuring::BINARY;
-use crate::measuring::addresses::written;
 use crate::world::World;
 
+/// The settings of every process.
+pub(crate) const SETTINGS: &str =
+    "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: Disabled\n";
 /// Time within which a leader must lead, list everything, and complete its work.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Interval between two reads.
@@ -33,37 +35,25 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts one in this role and waits until it leads and knows every pool. `settings` continues the file.
-    pub(crate) async fn start(world: &mut World, azure: &Azure, role: &str, settings: &str) -> anyhow::Result<Self> {
+    /// Starts one and waits until it leads and knows every pool.
+    pub(crate) async fn start(world: &mut World, azure: &Azure) -> anyhow::Result<Self> {
         world.forget_ledger().await?;
-        let directory = world.leader_directory()?;
-        let settings = format!(
-            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: Disabled\n{settings}"
-        );
-        let (settings_file, addresses) = (directory.join("settings.yaml"), directory.join("addresses.json"));
-        fs::write(&settings_file, settings)?;
-        let mut command = process::command_in(BINARY, &directory);
-        command.args(["agent", "--role", role, "--node-name", LEADERS_NODE]);
-        command.args(["--metrics-bind-address", "127.0.0.1:0"]);
-        // Without a health port there is none to bind.
-        if role != "controller" {
-            command.args(["--healthz-bind-address", "127.0.0.1:0"]);
-        }
-        for (flag, path) in [
-            ("--kubeconfig", &world.kubeconfig()),
-            ("--state-dir", &directory),
-            ("--config", &settings_file),
-            ("--azure-config-file", &azure.config_file()?),
-            ("--addresses-file", &addresses),
-        ] {
-            command.arg(flag).arg(path);
-        }
-        let mut process = Process::start("the leader", command, &directory.join("log"))?;
-        let addresses = written(&addresses, &mut process).await?;
+        let directory = world.leader_directory();
+        let config = AgentConfig {
+            program: BINARY.into(),
+            node: LEADERS_NODE.to_owned(),
+            kubeconfig: world.kubeconfig(),
+            log: directory.join("log"),
+            directory,
+            settings: SETTINGS.to_owned(),
+            healthz: SocketAddr::from(([127, 0, 0, 1], 0)),
+            arguments: vec![format!("--azure-config-file={}", azure.config_file()?.display())],
+        };
+        let controller = config.start_controller().await?;
         let program = Self {
-            id: process.id().context("the leader's process")?,
-            address: addresses.of("metrics")?,
-            process,
+            id: controller.process.id().context("the leader's process")?,
+            address: controller.metrics,
+            process: controller.process,
         };
         let expected = azure.entries();
         program

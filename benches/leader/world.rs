@@ -1,6 +1,5 @@
 //! The common part of the benchmarks: a real control plane, its Nodes, and the shared Lease with another holder.
 
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -103,11 +102,9 @@ impl World {
     }
 
     /// A directory for one more leader.
-    pub(crate) fn leader_directory(&mut self) -> anyhow::Result<PathBuf> {
+    pub(crate) fn leader_directory(&mut self) -> PathBuf {
         self.leaders += 1;
-        let directory = self.directory.path().join(format!("leader-{}", self.leaders));
-        fs::create_dir_all(&directory)?;
-        Ok(directory)
+        self.directory.path().join(format!("leader-{}", self.leaders))
     }
 
     /// Creates Nodes up to this number. Surplus Nodes stay and are in no pool.

@@ -76,7 +76,7 @@ async fn soak(length: Duration) -> anyhow::Result<Summary> {
     let mut world = World::start(Assets::find(None)?).await?;
     world.nodes(SHAPE.nodes).await?;
     let azure = Azure::start(SHAPE).await?;
-    let leader = Program::start(&mut world, &azure, "controller", "").await?;
+    let leader = Program::start(&mut world, &azure).await?;
     say(&format!(
         "a leader works on {} pool entries for {} s",
         azure.entries(),

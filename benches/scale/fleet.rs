@@ -13,11 +13,9 @@ use crate::azure_emulator::node_name;
 use crate::documents::LEADERS_NODE;
 use crate::measuring::output::say;
 use crate::options::Options;
-use crate::program::{count, metrics, sum};
+use crate::program::{SETTINGS, count, metrics, sum};
 use crate::world::World;
 
-const SETTINGS: &str =
-    "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: Disabled\n";
 /// Agents that start at the same time.
 const AT_ONCE: usize = 8;
 const CONTROLLERS: usize = 2;

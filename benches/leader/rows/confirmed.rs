@@ -65,7 +65,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
             nodes: NODES,
         };
         let azure = Azure::start(shape).await?;
-        let leader = Program::start(world, &azure, "controller", "").await?;
+        let leader = Program::start(world, &azure).await?;
         let mut next = 0;
         for arm in ARM_TIMES {
             azure.clear_faults().await?;

@@ -24,7 +24,7 @@ const QUIET: Duration = Duration::from_secs(5);
 pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     world.nodes(SHAPE.nodes).await?;
     let azure = Azure::start(SHAPE).await?;
-    let leader = Program::start(world, &azure, "controller", "").await?;
+    let leader = Program::start(world, &azure).await?;
     tokio::time::sleep(QUIET).await;
     world.take_lock().await?;
     let (start, journal) = (cpu_time::process(leader.id)?, azure.now().await?);
