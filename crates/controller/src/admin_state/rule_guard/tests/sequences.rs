@@ -1,6 +1,8 @@
 //! Random clusters, with two leaders that know the Nodes and the Services as of different times. Whatever they know, what they write
 //! leaves every rule an entry that serves it by what they know; and once all is calm, nothing of headgate's is `Down`.
 
+use headgate_test_kubernetes::{Random, number_from};
+
 use super::super::super::fixtures::{guarded_by, plan_inputs, write};
 use super::super::super::ledger::Ledger;
 use super::*;
@@ -9,23 +11,6 @@ const DEFAULT_SEQUENCES: u64 = 500;
 const STEPS: u64 = 40;
 const PORTS: [u16; 3] = [32000, 32001, 32002];
 const SERVICES: [&str; 3] = ["web", "api", "www"];
-
-/// Deterministic random numbers (`SplitMix64`).
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
 
 /// What is true of a node.
 #[derive(Clone, Debug)]
@@ -262,7 +247,7 @@ impl World {
             10 => self.leaders[leader].services.set_stale(Some("services")),
             11 => self.leaders[leader] = Leader::new((&machines, services), random.below(2) == 0, now),
             12 => self.settle(leader),
-            _ => self.pass([1, 2, 3, 20, 60][usize::try_from(random.below(5)).unwrap()]),
+            _ => self.pass(*random.pick(&[1, 2, 3, 20, 60])),
         }
         // Most of the time one leads; the other's writes are late.
         let writer = usize::from(random.below(5) == 0);
@@ -286,8 +271,7 @@ impl World {
 
 #[test]
 fn no_rule_loses_its_last_entry_and_nothing_stays_down() {
-    let asked = std::env::var("HEADGATE_SEQUENCES").ok();
-    let sequences = asked.map_or(DEFAULT_SEQUENCES, |count| count.parse().unwrap());
+    let sequences = number_from("HEADGATE_SEQUENCES").unwrap_or(DEFAULT_SEQUENCES);
     for seed in 0..sequences {
         let result = std::panic::catch_unwind(|| {
             let mut random = Random::new(seed);
