@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
+use crate::harness::stdout_of;
 
 const PAGE: &str = include_str!("../../lab/budget/README.md");
 
@@ -171,13 +172,8 @@ fn budget(kubeconfig: &Path, more: &[&str]) -> Output {
     command.args(more).stdin(Stdio::null()).output().unwrap()
 }
 
-fn text_of(output: Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
 fn json_of(output: Output) -> Vec<Value> {
-    serde_json::from_str(&text_of(output)).unwrap()
+    serde_json::from_str(&stdout_of(output)).unwrap()
 }
 
 /// Whether a piece of advice contains these words.
@@ -242,7 +238,7 @@ async fn a_cluster_has_a_budget_for_each_load_balancer() {
     // The rules in Azure win over annotations, and flags over both.
     let (_emulator, azure_json) = azure(&local).await;
     let with_azure = ["--azure-config-file", azure_json.to_str().unwrap()];
-    let text = text_of(budget(&kubeconfig, &with_azure));
+    let text = stdout_of(budget(&kubeconfig, &with_azure));
     println!("{text}");
     assert_contains!(
         text,

@@ -10,7 +10,8 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{advises, budget, create, create_pod, create_service, json_of, restricted, text_of};
+use super::{advises, budget, create, create_pod, create_service, json_of, restricted};
+use crate::harness::stdout_of;
 
 /// A controller's specification for Pods of this application, on the host's network with a port there or not.
 fn spec(app: &str, host_network: bool, more: &Value) -> Value {
@@ -103,7 +104,7 @@ async fn each_kind_of_controller_has_its_way_to_replace_pods() {
     ] {
         assert!(advises(services[service], words), "{words} in {}", services[service]);
     }
-    let text = text_of(budget(&kubeconfig, &["--service", "default/db"]));
+    let text = stdout_of(budget(&kubeconfig, &["--service", "default/db"]));
     let line = format!("StatefulSet db: maxUnavailable {away}, maxSurge 0.");
     assert!(text.contains(&line), "{text}");
 }

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::world::World;
+use crate::world::{World, pass};
 
 /// The time of a cause, where it is not the default.
 fn time(cause: Cause) -> Option<Duration> {
@@ -456,8 +456,7 @@ fn a_machine_is_held_until_its_node_is_out() {
     world.settle();
     assert_eq!(automatic(&world).len(), 1);
     world.snapshot.machines = listed;
-    world.now += SignedDuration::from_secs(30);
-    world.settle();
+    pass(&mut world, 30);
     assert_eq!(world.snapshot.machines, machines(false));
     assert!(
         world.node("one").maintenance_taint.is_some(),

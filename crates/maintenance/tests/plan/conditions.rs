@@ -6,7 +6,7 @@ use headgate_maintenance::drain_plan::{Labels, PodSelector};
 use headgate_maintenance::snapshot::BudgetFacts;
 use jiff::SignedDuration;
 
-use crate::world::World;
+use crate::world::{World, pass};
 
 #[test]
 fn every_condition_is_there_from_the_first_status_on() {
@@ -94,8 +94,7 @@ fn what_needs_someone_blocks() {
         "1 pod cannot leave, first shop/pod-0001 on one: no Evacuation: no quota"
     );
     let refused = std::mem::take(&mut world.snapshot.refused_evacuations);
-    world.now += SignedDuration::from_secs(600);
-    world.settle();
+    pass(&mut world, 600);
     assert_eq!(
         world.condition("m", "Blocked"),
         Some(("True", "LoadBalancerNotConfirmed"))

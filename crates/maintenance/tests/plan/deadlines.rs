@@ -5,7 +5,7 @@ use headgate_maintenance::api::{LoadBalancerState, PodType, Stage};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::world::World;
+use crate::world::{World, pass};
 
 /// A node with a pod of each step of the order, and a maintenance that has so many seconds.
 fn taken(seconds: i64) -> (World, Timestamp) {
@@ -23,11 +23,6 @@ fn taken(seconds: i64) -> (World, Timestamp) {
 fn set_deadline(world: &mut World, name: &str, seconds: i64) {
     let deadline = world.now + SignedDuration::from_secs(seconds);
     world.change(name, |one| one.spec.deadline = Some(Time(deadline)));
-}
-
-fn pass(world: &mut World, seconds: i64) {
-    world.now += SignedDuration::from_secs(seconds);
-    world.settle();
 }
 
 #[test]

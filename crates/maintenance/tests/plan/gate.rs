@@ -7,7 +7,7 @@ use headgate_maintenance::api::{
 use headgate_maintenance::plan::action::{Action, EventReason};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::world::World;
+use crate::world::{World, pass};
 
 fn draining(confirmation: LoadBalancerConfirmation) -> World {
     let mut world = World::default().nodes(&["one"]).pods("one", 3, PodType::Default, 0);
@@ -38,11 +38,6 @@ fn unknown() -> NodeTraffic {
 
 fn out(world: &World) -> NodeTraffic {
     NodeTraffic::Out { since: Some(world.now) }
-}
-
-fn pass(world: &mut World, seconds: i64) {
-    world.now += SignedDuration::from_secs(seconds);
-    world.settle();
 }
 
 fn state(world: &World) -> (LoadBalancerState, usize) {

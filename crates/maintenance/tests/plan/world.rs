@@ -43,6 +43,12 @@ pub(super) fn entry(pod_type: PodType, priority: i32) -> DrainPlanEntry {
     DrainPlanEntry::new(pod_type, priority, None)
 }
 
+/// Lets so many seconds pass, and settles.
+pub(super) fn pass(world: &mut World, seconds: i64) {
+    world.now += SignedDuration::from_secs(seconds);
+    world.settle();
+}
+
 impl World {
     /// Nodes in no load balancer.
     pub(super) fn nodes(mut self, names: &[&str]) -> Self {
