@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use headgate::cli::{Failure, build_runtime, duration_up_to};
-use headgate_azure_emulator::{AdminStateNone, ListenError, Options, Settings};
+use headgate_azure_emulator::{ListenError, Options, Settings};
 use headgate_sandbox::Interrupts;
 
 /// Emulate the part of Azure Resource Manager that load balancers need, for tests and trials
@@ -58,10 +58,6 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     page_size: u16,
 
-    /// How an admin state that was set back to None is shown; Azure's behaviour is not recorded
-    #[arg(long, value_enum, default_value_t)]
-    admin_state_none: AdminStateNone,
-
     /// File that gets the bound addresses: {"arm": "127.0.0.1:1", "armTls": "127.0.0.1:2", "control": "127.0.0.1:3"}
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
@@ -84,7 +80,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             operation_delay: arguments.operation_delay,
             poll_retry_after: arguments.poll_retry_after,
             page_size: arguments.page_size.into(),
-            admin_state_none: arguments.admin_state_none,
             ..Settings::default()
         },
     };

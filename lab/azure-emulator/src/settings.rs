@@ -34,7 +34,7 @@ pub struct Settings {
 }
 
 /// How an admin state that was set back to `None` is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AdminStateNone {
     /// The field is left out, as before it was set.
