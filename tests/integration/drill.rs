@@ -122,8 +122,12 @@ fn admin_state_loses_nothing_in_a_pool_of_interfaces_beside_another_writer() {
 
 /// Azure's notice reaches the agent through IMDS; its own taint makes the leader set the admin state. Here and below, where
 /// probes ask headgate as well, two of them take a node out, so that the first one is not sooner than the admin state.
-fn spot_with(flags: &str) {
-    let runs = results(&format!("--scenario spot --nodes 3 --probe-rule threshold {flags}"));
+#[test]
+#[ignore = "needs network namespaces"]
+fn an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds() {
+    let flags =
+        "--scenario spot --strategy kube-proxy,headgate --nodes 3 --notice 10s --speed 1.5 --probe-rule threshold";
+    let runs = results(flags);
     let [kube_proxy, headgate] = runs.as_slice() else {
         panic!("{runs:?}")
     };
@@ -143,18 +147,6 @@ fn spot_with(flags: &str) {
     ];
     let times = events.map(|event| time(headgate, event).unwrap_or_else(|| panic!("{event} in {headgate}")));
     assert!(times.is_sorted(), "{times:?}");
-}
-
-#[test]
-#[ignore = "needs network namespaces"]
-fn an_agent_takes_its_node_out_at_a_spot_notice_of_30_seconds() {
-    spot_with("--strategy kube-proxy,headgate --notice 30s --speed 5");
-}
-
-#[test]
-#[ignore = "needs network namespaces"]
-fn an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds() {
-    spot_with("--strategy kube-proxy,headgate --notice 10s --speed 1.5");
 }
 
 /// The node hosts a Pod, and the controllers create the maintenance by themselves, in each of two runs.
