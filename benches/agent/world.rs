@@ -88,6 +88,7 @@ impl World {
             ),
             healthz: (Ipv4Addr::LOCALHOST, 0).into(),
             arguments: Vec::new(),
+            environment: Vec::new(),
         };
         let (agent_process, agent) = start_agent(&config).await?;
         settled(kube_proxy, 200).await?;

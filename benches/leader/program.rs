@@ -48,6 +48,7 @@ impl Program {
             settings: SETTINGS.to_owned(),
             healthz: SocketAddr::from(([127, 0, 0, 1], 0)),
             arguments: vec![format!("--azure-config-file={}", azure.config_file()?.display())],
+            environment: Vec::new(),
         };
         let controller = config.start_controller().await?;
         let program = Self {

@@ -41,6 +41,7 @@ impl Fleet {
             settings: SETTINGS.to_owned(),
             healthz: SocketAddr::from(([127, 0, 0, 1], 0)),
             arguments,
+            environment: Vec::new(),
         };
         let azure_config = format!("--azure-config-file={}", azure.config_file()?.display());
         let configs: Vec<_> = (0..CONTROLLERS)

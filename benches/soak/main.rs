@@ -75,6 +75,7 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
                 .to_owned(),
         healthz: (Ipv4Addr::LOCALHOST, 0).into(),
         arguments: Vec::new(),
+        environment: Vec::new(),
     };
     let mut agent = config.start().await?;
     let addresses = agent.addresses;

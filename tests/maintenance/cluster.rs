@@ -215,6 +215,7 @@ fn controllers(emulator: &Emulator, kubeconfig: &Path, logs: &Path) -> Vec<(Agen
             .to_owned(),
         healthz: ([127, 0, 0, 1], 0).into(),
         arguments: vec![format!("--azure-config-file={}", file.display())],
+        environment: Vec::new(),
     }
     };
     LEADERS.iter().map(|node| (config(node), None)).collect()

@@ -71,6 +71,8 @@ pub struct AgentConfig {
     pub healthz: SocketAddr,
     /// Flags in addition to those of the other fields.
     pub arguments: Vec<String>,
+    /// Variables of its environment in addition to those of this process.
+    pub environment: Vec<(String, String)>,
 }
 
 /// The addresses that an agent is bound to.
@@ -159,7 +161,8 @@ impl AgentConfig {
                 Path::new("--addresses-file"),
                 &addresses,
             ])
-            .args(&self.arguments);
+            .args(&self.arguments)
+            .envs(self.environment.iter().cloned());
         let mut process = Process::start(&name, command, &self.log)?;
 
         let bound = tokio::select! {

@@ -154,6 +154,7 @@ impl Components {
                     settings: SETTINGS.to_owned(),
                     healthz: ANY_PORT,
                     arguments,
+                    environment: Vec::new(),
                     node: node.name,
                 })
             })
@@ -209,6 +210,7 @@ impl Components {
                 settings: format!("{SETTINGS}{}", workloads::CONTROLLER_SETTINGS),
                 healthz: ANY_PORT,
                 arguments: vec![azure],
+                environment: Vec::new(),
                 node: node.name.clone(),
             };
             self.controllers.push(config.start_controller().await?);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use headgate_sandbox::{agents, agents::AgentConfig};
+use headgate_sandbox::agents::{self, AgentConfig, Controller};
 use headgate_test_kubernetes::scratch;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -29,6 +29,7 @@ impl AgentOptions {
             settings: super::settings_file("kubeProxyHealthzUrl: Disabled\n"),
             healthz: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             arguments: Vec::new(),
+            environment: Vec::new(),
         })
     }
 
@@ -55,6 +56,12 @@ impl AgentOptions {
         self
     }
 
+    /// Sets a variable of its environment.
+    pub(crate) fn environment(mut self, name: &str, value: &str) -> Self {
+        self.0.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Moves the state directory into a new subdirectory.
     pub(crate) fn in_subdirectory(mut self, name: &str) -> Self {
         self.0.directory.push(name);
@@ -73,6 +80,12 @@ impl AgentOptions {
             agent,
             directory: self.0.directory.clone(),
         }
+    }
+
+    /// Starts a controller instead, and waits until it has bound its address. Dropping it kills the process.
+    pub(crate) async fn start_controller(&self) -> Controller {
+        let controller = self.0.start_controller().await;
+        controller.unwrap_or_else(|error| panic!("{error}"))
     }
 }
 

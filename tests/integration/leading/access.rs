@@ -4,7 +4,9 @@ use headgate::agent::{ArmConnectError, AzureAccess};
 use headgate::config::Settings;
 use headgate_azure::{Metrics, ResourceGroupId};
 use headgate_core::clock::Clock;
+use headgate_test_kubernetes::scratch;
 use k8s_openapi::api::core::v1::Secret;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::*;

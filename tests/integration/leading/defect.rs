@@ -6,16 +6,16 @@ use super::*;
 #[tokio::test]
 async fn a_panic_of_the_leader_task_ends_the_term_and_not_the_process() {
     let lease = ExclusiveLease::free().await;
-    let mut first = Instance::start(program(), &[], &[("HEADGATE_PANIC_DRILL", "1")]).await;
-    let (healthz, node) = (first.address("healthz").await, first.node.clone());
-    let process = first.process.id().unwrap();
+    let (options, node) = candidate().await;
+    let mut first = options.environment("HEADGATE_PANIC_DRILL", "1").start().await;
+    let (healthz, metrics) = (first.healthz_address(), first.metrics_address());
+    let process = first.pid();
     let mut answers = 0;
     lease.held_by(&node).await;
-    let address = first.address("metrics").await;
     eventually(SOON, "the term fails", async || {
         assert_eq!(http::get(healthz, "/healthz").await.unwrap().status, 200);
         answers += 1;
-        let text = http::get(address, "/metrics").await.unwrap().text();
+        let text = http::get(metrics, "/metrics").await.unwrap().text();
         let line = "headgate_leader_failed_terms_total{reason=\"panic\"} 1";
         met(text.lines().any(|found| found == line), text)
     })
@@ -25,7 +25,7 @@ async fn a_panic_of_the_leader_task_ends_the_term_and_not_the_process() {
         met(holder.is_empty(), holder)
     })
     .await;
-    first.shows("headgate_leader 0").await;
+    shows(metrics, "headgate_leader 0").await;
     assert!(answers > 0);
     let log = first.log();
     assert!(
@@ -34,11 +34,12 @@ async fn a_panic_of_the_leader_task_ends_the_term_and_not_the_process() {
     );
 
     // An instance without the panic takes over, while the first one abstains and still answers probes.
-    let second = Instance::start(program(), &[], &[]).await;
-    lease.held_by(&second.node).await;
+    let (options, node) = candidate().await;
+    let second = options.start().await;
+    lease.held_by(&node).await;
     assert_eq!(http::get(healthz, "/healthz").await.unwrap().status, 200);
-    assert_eq!(first.process.id(), Some(process));
-    assert!(first.process.try_wait().is_none());
-    assert!(first.stop().await.success());
-    assert!(second.stop().await.success());
+    assert!(first.wait(Duration::ZERO).await.is_none());
+    assert_eq!(first.pid(), process);
+    assert!(first.stop(SOON).await.success());
+    assert!(second.stop(SOON).await.success());
 }

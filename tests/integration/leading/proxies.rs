@@ -2,15 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use headgate_test_kubernetes::{eventually, met, scratch};
+use headgate_test_kubernetes::{eventually, met};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
-use super::{ExclusiveLease, Instance, SOON};
-use crate::harness::settings_file;
+use super::{ExclusiveLease, SOON, candidate};
 
 /// A proxy that opens no tunnel, and answers other requests itself. Returns its URL and the first lines of requests.
 async fn proxy() -> (String, Arc<Mutex<BTreeSet<String>>>) {
@@ -40,7 +38,8 @@ async fn proxy() -> (String, Arc<Mutex<BTreeSet<String>>>) {
 async fn arm_and_the_webhook_are_reached_through_the_proxy_of_the_environment() {
     let lease = ExclusiveLease::free().await;
     let (proxy, requests) = proxy().await;
-    let directory = scratch("proxies");
+    let (options, node) = candidate().await;
+    let directory = options.directory().to_owned();
     let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
     write(
         "azure.json",
@@ -50,21 +49,15 @@ async fn arm_and_the_webhook_are_reached_through_the_proxy_of_the_environment() 
     write("url", "http://webhook.invalid/hook");
     let url = directory.join("url");
     let notifications = format!("{{urlFile: {}, events: []}}", url.display());
-    write(
-        "settings.yaml",
-        &settings_file(&format!(
-            "kubeProxyHealthzUrl: Disabled\nnotifications: {notifications}\n"
-        )),
-    );
-    let environment = [("ALL_PROXY", proxy.as_str()), ("NO_PROXY", "excluded.invalid")];
-    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
-    let instance = Instance::start_in(directory.clone(), program, &[], &environment).await;
-    lease.held_by(&instance.node).await;
+    let settings = format!("kubeProxyHealthzUrl: Disabled\nnotifications: {notifications}\n");
+    let options = options.settings(&settings).environment("ALL_PROXY", &proxy);
+    let agent = options.environment("NO_PROXY", "excluded.invalid").start().await;
+    lease.held_by(&node).await;
     let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(headgate_test_kubernetes::control_plane().client());
     let taint = serde_json::json!({"spec": {"taints": [{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]}});
     let patch = kube::api::Patch::Merge(taint);
     nodes
-        .patch(&instance.node, &kube::api::PatchParams::default(), &patch)
+        .patch(&node, &kube::api::PatchParams::default(), &patch)
         .await
         .unwrap();
     let expected = [
@@ -75,7 +68,7 @@ async fn arm_and_the_webhook_are_reached_through_the_proxy_of_the_environment() 
         let requests = requests.lock().unwrap().clone();
         met(
             expected.iter().all(|line| requests.contains(*line)),
-            format!("{requests:?} {}", instance.log()),
+            format!("{requests:?} {}", agent.log()),
         )
     })
     .await;

@@ -114,6 +114,7 @@ impl Cluster {
             settings: settings_file(settings),
             healthz: SocketAddr::from(([0, 0, 0, 0], HEADGATE_HEALTH_PORT)),
             arguments,
+            environment: Vec::new(),
             directory,
             node: name,
         })
