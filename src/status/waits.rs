@@ -71,7 +71,7 @@ impl NodeRow {
             .as_ref()
             .is_some_and(|work| work.nodes_stale_since.is_some());
         if in_service == 0 {
-            "nothing: out".to_owned()
+            "nothing: Down in every pool".to_owned()
         } else if report.mode != "Enforce" {
             format!("nothing: adminState.mode is {}", report.mode)
         } else if is_stale {
@@ -173,7 +173,7 @@ mod tests {
             });
         };
         let cases: [(Edit, &str); 10] = [
-            (down, "nothing: out"),
+            (down, "nothing: Down in every pool"),
             (
                 |found| {
                     found.nodes[0].entries.clear();

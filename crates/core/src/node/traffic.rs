@@ -1,8 +1,8 @@
 //! Whether load balancers send new connections to a node, as far as reads prove it. Pure.
 //!
 //! [`NodeTraffic`] is the one value for this: the leader derives it from its reads of the pools, or from the condition that an agent
-//! writes after failed probes. The marker, and by it the delays of autoscalers, `status` and `why`, and the gate of a maintenance follow
-//! from it. How long an answer may be awaited is left to them.
+//! writes after failed probes. The marker, and by it the delays of autoscalers and `why`, and the gate of a maintenance follow from it. How
+//! long an answer may be awaited is left to them. Events and the entries of `status` say less: what an entry was read as.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -22,7 +22,7 @@ pub(super) async fn page() {
     for part in [
         "1 of 3 nodes have a signal. Admin states: mode Enforce",
         "<td>node-1</td><td>ToBeDeletedByClusterAutoscaler</td>",
-        "<td>2/2</td><td>nothing: out</td>",
+        "<td>2/2</td><td>nothing: Down in every pool</td>",
         "Down in kubernetes/kubernetes",
         "ARM throttles nothing.",
     ] {
