@@ -16,7 +16,7 @@ counted() {
     campaign) echo '.*[0-9]+ accepted, [0-9]+ refused' ;;
     mutants) echo '[0-9]+ of [0-9]+ caught, [0-9.]+ %' ;;
     chaos) echo '^[0-9]+ s, [0-9]+ rounds?, [0-9]+ violations?' ;;
-    coverage) echo '^[a-z-]+ +[0-9]+ +[0-9.]+ %' ;;
+    coverage) echo '^[a-z-]+( +[0-9]+ +[0-9.]+ %)+' ;;
   esac
 }
 

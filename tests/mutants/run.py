@@ -47,7 +47,7 @@ def without_place(name):
 
 def listed_survivors():
     lines = (ROOT / "tests/mutants/survivors.txt").read_text(encoding="utf-8").splitlines()
-    return dict(line.split(" | ", 1) for line in lines if line and not line.startswith("#"))
+    return [line.split(" | ", 1) for line in lines if line and not line.startswith("#")]
 
 
 def run_crate(crate, shard):
@@ -72,6 +72,7 @@ def main(minutes, seed, *chosen):
         sys.exit("mutants: commit first: files are changed in place")
     everything = json.loads(mutants("--list", "--json", "--workspace", check=True, capture_output=True).stdout)
     listed, names = listed_survivors(), {without_place(mutant["name"]) for mutant in everything}
+    reasons = dict(listed)
     sizes = Counter(mutant["package"].removeprefix("headgate-") for mutant in everything)
     crates = chosen or CRATES
     wanted = WANTED_PERCENT_OF_LAB if LAB.keys() >= set(crates) else WANTED_PERCENT
@@ -88,8 +89,9 @@ def main(minutes, seed, *chosen):
         totals.update(caught=caught, viable=caught + len(survivors))
         rows.append(f"| {crate} | {sizes[crate]} | {caught + len(survivors)} | {caught} |")
     percent = 100 * totals["caught"] / max(totals["viable"], 1)
-    new = [name for name in missed if name not in listed and not name.startswith("lab/")]
-    gone = [name for name in listed if name not in names]
+    # A line stands for one change: a function may have several of the same name.
+    new = Counter(name for name in missed if not name.startswith("lab/")) - Counter(name for name, _ in listed)
+    gone = [name for name in reasons if name not in names]
     report = [
         f"Commit {commit}, shard {shard} (seed {seed}): {totals['caught']} of {totals['viable']} caught, {percent:.1f} %.",
         "",
@@ -97,11 +99,11 @@ def main(minutes, seed, *chosen):
         "|---|---|---|---|",
         *rows,
         "",
-        *(f"- {name}: {listed.get(name, '**not listed**')}" for name in missed),
+        *(f"- {name}: {reasons.get(name, '**not listed**')}" for name in missed),
     ]
     (OUTPUT / "report.md").write_text("\n".join(report) + "\n", encoding="utf-8")
     print("\n".join(report))
-    for name in new:
+    for name in new.elements():
         print(f"mutants: survives, and is not in survivors.txt: {name}", file=sys.stderr)
     for name in gone:
         print(f"mutants: is in survivors.txt, but is no mutant any more: {name}", file=sys.stderr)
