@@ -1,6 +1,7 @@
 //! The pools of Local Services: the members that each is to have, and those that it has. Read once, with the same rules as the
 //! leader's updater; what waits in the leader's queue is in its `/statusz`.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,9 +10,9 @@ use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetStat
 use headgate_controller::local_pools::{
     LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater, UpdaterSettings,
 };
-use headgate_controller::local_service::{QueuedUpdate, ServiceIndex, SharedUpdater, SlimEndpointSlice, apply_nodes};
+use headgate_controller::local_service::{QueuedUpdate, ServiceIndex, SharedUpdater, apply_nodes};
 use headgate_controller::pool::{Listing, LoadBalancerView, Observation};
-use headgate_core::service::{IpFamily, NamespacedName, Service, ServiceObject};
+use headgate_core::service::{EndpointSliceObject, IpFamily, NamespacedName, Service, ServiceObject};
 use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::{Decoded, load_balancer_services};
 use kube::api::ListParams;
@@ -137,7 +138,7 @@ impl LocalPoolsSnapshot {
 /// Services of type `LoadBalancer`, and all `EndpointSlices`.
 pub(super) struct ListedServices {
     services: Vec<Arc<Service>>,
-    slices: Vec<SlimEndpointSlice>,
+    slices: Vec<EndpointSliceObject>,
 }
 
 /// Lists Services and `EndpointSlices`.
@@ -146,7 +147,7 @@ pub(super) async fn list_services(client: &Client) -> Result<ListedServices, Str
     let services = list::<ServiceObject>(&selecting, load_balancers).await?;
     Ok(ListedServices {
         services: services.into_iter().filter_map(Service::read).map(Arc::new).collect(),
-        slices: list::<SlimEndpointSlice>(client, ListParams::default()).await?,
+        slices: list::<EndpointSliceObject>(client, ListParams::default()).await?,
     })
 }
 
@@ -158,17 +159,16 @@ impl ListedServices {
             index.apply_service(service);
         }
         index.retain_services(&self.services.iter().map(|service| service.name.clone()).collect());
-        let slices: Vec<_> = self
-            .slices
-            .iter()
-            .cloned()
-            .filter_map(SlimEndpointSlice::convert)
-            .collect();
-        for slice in &slices {
+        for slice in &self.slices {
             index.apply_slice(slice, now);
         }
-        index.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
+        index.retain_slices(&self.slice_names());
         index
+    }
+
+    fn slice_names(&self) -> HashSet<NamespacedName> {
+        let slices = self.slices.iter();
+        slices.filter_map(|slice| NamespacedName::of(&slice.metadata)).collect()
     }
 }
 
@@ -191,7 +191,7 @@ pub(super) fn take_local_pools(
     let Some(settings) = settings.flatten() else {
         return LocalPoolsSnapshot::default();
     };
-    let ListedServices { services, slices } = match listed {
+    let listed = match listed {
         Ok(listed) => listed,
         Err(error) => {
             return LocalPoolsSnapshot {
@@ -206,16 +206,15 @@ pub(super) fn take_local_pools(
     apply_nodes(&mut updater, &request.desired.nodes, |node| {
         request.desired.target_state(node, now) == TargetState::Down
     });
-    let names: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
-    for service in &services {
+    let names: Vec<_> = listed.services.iter().map(|service| service.name.clone()).collect();
+    for service in &listed.services {
         updater.apply_service(service);
     }
     updater.retain_services(&names.iter().cloned().collect());
-    let slices: Vec<_> = slices.into_iter().filter_map(SlimEndpointSlice::convert).collect();
-    for slice in &slices {
+    for slice in &listed.slices {
         updater.apply_slice(slice);
     }
-    updater.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
+    updater.retain_slices(&listed.slice_names());
     let observe = |view: &Arc<LoadBalancerView>| Observation {
         requested_at: now,
         view: Arc::clone(view),

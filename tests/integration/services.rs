@@ -16,11 +16,11 @@ use axum::body::Body;
 use headgate_agent::health::ProxyStatus;
 use headgate_agent::health::{
     services::Metrics, services::NodePortServer, services::PortStates, services::ServiceDrains, services::ServiceIndex,
-    services::ServiceRoutes, services::ServiceTable, services::SlimEndpointSlice, services::Sockets,
+    services::ServiceRoutes, services::ServiceTable, services::Sockets,
 };
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
-use headgate_core::service::ServiceObject;
+use headgate_core::service::{EndpointSliceObject, ServiceObject};
 use headgate_http::server::ServeError;
 use headgate_test_kubernetes::series_value;
 use http_body_util::BodyExt as _;
@@ -126,7 +126,7 @@ fn service(key: &str, port: u16, addresses: &[&str]) -> ServiceObject {
 }
 
 /// EndpointSlices with `count` ready endpoints on this node, and others that do not count.
-fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimEndpointSlice> {
+fn slices(key: &str, kind: &str, count: u8) -> Vec<EndpointSliceObject> {
     let (namespace, name) = parts(key);
     let address = |number: u8| {
         if kind == "IPv6" {
@@ -227,7 +227,7 @@ impl Server {
         self.list_slices(slices.collect()).await;
     }
 
-    async fn list_slices(&mut self, slices: Vec<SlimEndpointSlice>) {
+    async fn list_slices(&mut self, slices: Vec<EndpointSliceObject>) {
         self.index.apply_slice(Event::Init);
         for slice in slices {
             self.index.apply_slice(Event::InitApply(slice));

@@ -1,7 +1,8 @@
-//! A Service: as it is decoded, by every reader, and what the controllers of a term keep of it. Pure.
+//! A Service and its EndpointSlices: as they are decoded, by every reader, and what the controllers of a term keep of a Service. Pure.
 //!
-//! [`ServiceObject`] is lenient and without the fields that headgate does not read; what the agent keeps of it is its own. [`Service`] is
-//! one of type `LoadBalancer`, for the pools of Local Services, for the guard of rules and for the measurement of blackholes.
+//! [`ServiceObject`] and [`EndpointSliceObject`] are lenient and without the fields that headgate does not read; what the agent keeps of
+//! them is its own. [`Service`] is one of type `LoadBalancer`, for the pools of Local Services, for the guard of rules and for the
+//! measurement of blackholes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service as ServiceResource;
+use k8s_openapi::api::discovery::v1::EndpointSlice as EndpointSliceResource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -137,10 +139,7 @@ fn service_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Object
 
 /// Decodes of an EndpointSlice's metadata what names it, its version, and the label with the name of its Service. The labels of a Service
 /// are copied to its slices, so who creates Services chooses the size of the rest.
-///
-/// # Errors
-/// If one of these fields has another type.
-pub fn slice_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+fn slice_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let slim = SlimMetadata::deserialize(deserializer)?;
     let service_name = slim.labels.and_then(|labels| labels.service_name);
     Ok(ObjectMeta {
@@ -244,6 +243,75 @@ impl ServiceObject {
     /// Whether `spec.externalTrafficPolicy` is `Local`.
     pub fn is_local(&self) -> bool {
         self.spec.external_traffic_policy == "Local"
+    }
+}
+
+/// An EndpointSlice without zones, hints and targets.
+#[derive(Clone, Debug, Default, Deserialize, Resource)]
+#[resource(inherit = EndpointSliceResource)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointSliceObject {
+    /// Namespace, name, UID, version and the label with the Service's name.
+    #[serde(deserialize_with = "slice_metadata")]
+    pub metadata: ObjectMeta,
+    /// `IPv4`, `IPv6`, or a type without IP addresses.
+    #[serde(default)]
+    pub address_type: String,
+    /// The endpoints; the API server sends `null` for an empty list.
+    pub endpoints: Option<Vec<EndpointObject>>,
+    /// The ports; the API server sends `null` for an empty list.
+    pub ports: Option<Vec<EndpointPortObject>>,
+}
+
+/// The fields of an endpoint that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointObject {
+    /// The first of the endpoint's addresses, which alone counts; `None` if it is no IP address.
+    #[serde(rename = "addresses", deserialize_with = "first_address")]
+    pub address: Option<IpAddr>,
+    /// The endpoint's conditions, reduced.
+    pub conditions: EndpointConditionsObject,
+    /// The name of the node that the endpoint is on.
+    pub node_name: Option<String>,
+}
+
+/// The fields of an endpoint's conditions that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct EndpointConditionsObject {
+    /// Whether the endpoint is ready; `None` means true.
+    pub ready: Option<bool>,
+}
+
+/// The fields of a port of an EndpointSlice that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct EndpointPortObject {
+    /// The port's name. An empty name is valid, a missing one is not.
+    pub name: Option<String>,
+    /// The port number; `None` means all ports.
+    pub port: Option<i32>,
+}
+
+fn first_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
+    let addresses = Option::<Vec<String>>::deserialize(deserializer)?;
+    Ok(addresses.and_then(|addresses| addresses.first()?.parse().ok()))
+}
+
+impl EndpointSliceObject {
+    /// The Service that it is a part of; `None` without the label, and where that is empty.
+    pub fn service(&self) -> Option<NamespacedName> {
+        let name = self.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        (!name.is_empty()).then(|| NamespacedName::new(namespace, name))
+    }
+}
+
+impl EndpointObject {
+    /// Whether it is ready; it is if that is not set.
+    pub fn is_ready(&self) -> bool {
+        self.conditions.ready.unwrap_or(true)
     }
 }
 
@@ -365,12 +433,6 @@ mod tests {
     /// Who writes an object chooses how many labels and `managedFields` it has.
     #[test]
     fn metadata_keeps_what_is_read() {
-        #[derive(Deserialize)]
-        struct Slice {
-            #[serde(deserialize_with = "slice_metadata")]
-            metadata: ObjectMeta,
-        }
-
         let metadata = json!({"namespace": "a", "name": "b", "uid": "u", "resourceVersion": "7", "generation": 1,
             "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:00Z",
             "labels": {"x": "y", SERVICE_NAME_LABEL: "b"}, "annotations": {"k": "v"}, "finalizers": ["f"],
@@ -382,13 +444,35 @@ mod tests {
         expected["deletionTimestamp"] = metadata["deletionTimestamp"].clone();
         expected["annotations"] = metadata["annotations"].clone();
         assert_eq!(serde_json::to_value(&service.metadata).unwrap(), expected);
-        let slice: Slice = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let slice: EndpointSliceObject = serde_json::from_value(json!({"metadata": metadata})).unwrap();
         let mut expected = identity;
         expected["labels"] = json!({SERVICE_NAME_LABEL: "b"});
         assert_eq!(serde_json::to_value(&slice.metadata).unwrap(), expected);
         let bare = json!({"metadata": {"name": "b", "labels": {"x": "y"}, "annotations": null}});
-        let slice: Slice = serde_json::from_value(bare).unwrap();
+        let slice: EndpointSliceObject = serde_json::from_value(bare).unwrap();
         assert_eq!(serde_json::to_value(&slice.metadata).unwrap(), json!({"name": "b"}));
+    }
+
+    #[test]
+    fn slices_are_read_also_without_lists_names_and_conditions() {
+        let read = |object: Value| serde_json::from_value::<EndpointSliceObject>(object).unwrap();
+        let full = read(
+            json!({"metadata": {"namespace": "Default", "name": "web-1", "labels": {SERVICE_NAME_LABEL: "web"}},
+            "addressType": "IPv4", "ports": [{"name": "x", "port": 70_000}], "endpoints": [
+                {"addresses": ["10.1.0.1", "10.1.0.9"], "nodeName": "n1", "conditions": {"ready": false}},
+                {"addresses": ["nonsense"], "conditions": {}}, {"addresses": null}, {}]}),
+        );
+        assert_eq!(full.service(), Some(NamespacedName::new("default", "web")));
+        let endpoints = full.endpoints.iter().flatten();
+        let endpoints = endpoints.map(|one| (one.node_name.as_deref(), one.address, one.is_ready()));
+        let first = (Some("n1"), Some([10, 1, 0, 1].into()), false);
+        let bare = (None, None, true);
+        assert_eq!(endpoints.collect::<Vec<_>>(), [first, bare, bare, bare]);
+        for service in [json!({}), json!({SERVICE_NAME_LABEL: ""})] {
+            let empty =
+                read(json!({"metadata": {"name": "web-1", "labels": service}, "endpoints": null, "ports": null}));
+            assert!(empty.service().is_none() && empty.endpoints.is_none() && empty.ports.is_none());
+        }
     }
 
     #[test]

@@ -9,25 +9,25 @@
 mod drain;
 mod drain_reader;
 mod index;
+mod kept_objects;
 mod metrics;
 mod port_events;
 mod ports;
 mod service_answer;
 mod service_drains;
 mod service_routes;
-mod slim_objects;
 mod sockets;
 mod watch;
 
 pub use drain::{DrainReads, HoldReason, ServiceDrain};
 pub use drain_reader::DrainReader;
 pub use index::{ServedService, ServiceIndex, ServiceTable};
+pub use kept_objects::LocalService;
 pub use metrics::{Metrics, WatchedResource};
 pub use port_events::publish_port_failures;
 pub use ports::{NodePortServer, PortFailure, PortKey, PortStates};
 pub use service_answer::{ServiceAnswer, service_answer};
 pub use service_drains::{KeptBecause, KeptServices, KeptServicesView, ServiceDrains};
 pub use service_routes::ServiceRoutes;
-pub use slim_objects::{LocalService, SlimEndpointSlice};
 pub use sockets::{Sockets, SystemSockets};
 pub use watch::{WatchReporters, watch_services};

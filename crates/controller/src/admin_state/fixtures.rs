@@ -16,7 +16,7 @@ use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
 use super::plan::{Plan, PlanInputs, Policy, plan};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
-use crate::local_pools::objects::{Endpoint, EndpointSlice};
+use crate::local_pools::fixtures::slice;
 use crate::local_service::ServiceIndex;
 use crate::pool::fixtures::LOAD_BALANCER as ID;
 pub(super) use crate::pool::fixtures::{pool_id, refused};
@@ -286,14 +286,11 @@ pub(super) fn local_services(services: &[(&str, u16, &[u8])], now: Moment) -> Se
         });
         // One slice for each node: the first one serves longest.
         for (order, number) in (0..).zip(*nodes) {
-            let slice = EndpointSlice {
-                name: name(&format!("{service}-{number}")),
-                service: Some((*service).to_owned()),
-                endpoints: vec![Endpoint {
-                    node_name: Some(format!("n{number}")),
-                    ready: None,
-                }],
-            };
+            let slice = slice(
+                &format!("{service}-{number}"),
+                Some(service),
+                &[(&format!("n{number}"), None)],
+            );
             index.apply_slice(&slice, now.mono + Duration::from_secs(order));
         }
     }

@@ -1,12 +1,12 @@
-//! Nodes, and load balancers as they were read, for the tables of this module.
+//! Nodes, EndpointSlices, and load balancers as they were read, for tests.
 
 use std::sync::Arc;
 
+use headgate_core::service::{EndpointSliceObject, SERVICE_NAME_LABEL};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::nodes::NodeIndex;
-use super::objects::Node;
+use super::nodes::{Node, NodeIndex};
 use super::operation::{DesiredMember, DesiredMembers};
 use crate::pool::{LoadBalancerView, Observation};
 
@@ -21,6 +21,15 @@ pub(crate) fn nodes(count: u8) -> NodeIndex {
         });
     }
     nodes
+}
+
+/// A slice of this name and Service in the namespace `default`, with an endpoint on each of these nodes and its condition. An endpoint
+/// without the name of a node has none.
+pub(crate) fn slice(name: &str, service: Option<&str>, endpoints: &[(&str, Option<bool>)]) -> EndpointSliceObject {
+    let endpoint = |(node, ready): &(&str, Option<bool>)| json!({"nodeName": (!node.is_empty()).then_some(node), "conditions": {"ready": ready}});
+    let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
+    let metadata = json!({"namespace": "default", "name": name, "labels": {SERVICE_NAME_LABEL: service}});
+    serde_json::from_value(json!({"metadata": metadata, "endpoints": endpoints})).unwrap()
 }
 
 /// Members with these addresses.

@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use headgate_core::service::{IpFamily, NamespacedName, Service};
+use headgate_core::service::{EndpointSliceObject, IpFamily, NamespacedName, Service};
 
-use crate::local_pools::nodes::NodeIndex;
-use crate::local_pools::objects::{EndpointSlice, Node};
+use crate::local_pools::nodes::{Node, NodeIndex};
 use crate::local_pools::selection::{MemberSelection, SliceNodes, select_members};
 
 /// What changed since it was last taken.
@@ -61,21 +60,20 @@ impl LocalServiceIndex {
     }
 
     /// Adds or replaces an EndpointSlice. One that has changed its Service, or lost it, changes both.
-    pub fn apply_slice(&mut self, slice: &EndpointSlice) {
-        let service = slice.service.as_deref().filter(|name| !name.is_empty());
-        let service = service.map(|name| NamespacedName::new(slice.name.namespace(), name));
-        if self.owners.get(&slice.name) != service.as_ref() {
-            self.delete_slice(&slice.name);
+    pub fn apply_slice(&mut self, slice: &EndpointSliceObject) {
+        let Some(name) = NamespacedName::of(&slice.metadata) else {
+            return;
+        };
+        let service = slice.service();
+        if self.owners.get(&name) != service.as_ref() {
+            self.delete_slice(&name);
         }
         let Some(service) = service else {
             return;
         };
         let nodes = SliceNodes::new(slice, &self.nodes);
-        self.owners.insert(slice.name.clone(), service.clone());
-        self.slices
-            .entry(service.clone())
-            .or_default()
-            .insert(slice.name.clone(), nodes);
+        self.owners.insert(name.clone(), service.clone());
+        self.slices.entry(service.clone()).or_default().insert(name, nodes);
         self.mark(service);
     }
 

@@ -10,9 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::Instant;
-
-use crate::local_pools::objects::Node;
 
 /// For this long a Node that is being deleted, or whose object has gone, keeps the entries that it has. The machine may
 /// still serve: its kubelet registers again, or a list lacked it.
@@ -23,6 +22,23 @@ const MAX_FORMER_NODES: usize = 10_000;
 /// The most addresses of former Nodes that are remembered; the oldest is forgotten first. cloud-controller-manager removes
 /// such entries itself, so a forgotten one is not lost.
 const MAX_FORMER_ADDRESSES: usize = 10_000;
+
+/// The fields of a Node that decide about members. Former Nodes are kept as well, so it is no whole Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// The Node's name, `metadata.name`.
+    pub name: String,
+    /// `metadata.creationTimestamp`: an address that two Nodes have belongs to the younger.
+    pub created: Timestamp,
+    /// `status.addresses` of type `InternalIP`, of both families, in their order.
+    pub internal_addresses: Vec<IpAddr>,
+    /// The label for which cloud-controller-manager puts it into no load balancer.
+    pub excluded_by: Option<&'static str>,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub is_deleting: bool,
+    /// It has a drain signal that admin states follow. Set it only while admin states are enforced.
+    pub is_draining: bool,
+}
 
 /// All Nodes of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -220,8 +236,6 @@ fn is_entry_name(name: &str, node: &str, address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
 
     fn node(name: &str, created: i64, addresses: &[&str]) -> Node {

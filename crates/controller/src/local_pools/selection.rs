@@ -13,10 +13,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::local_pools::nodes::NodeIndex;
-use crate::local_pools::objects::{EndpointSlice, Node};
+use crate::local_pools::nodes::{Node, NodeIndex};
 use crate::local_pools::operation::{DesiredMember, DesiredMembers};
-use headgate_core::service::IpFamily;
+use headgate_core::service::{EndpointSliceObject, IpFamily};
 
 /// The most members of one family that a node gives, as a node writes its own addresses.
 const MAX_NODE_ADDRESSES: usize = 4;
@@ -75,13 +74,13 @@ pub(crate) struct SliceNodes {
 
 impl SliceNodes {
     /// Names of known Nodes are shared with `nodes`, because there are many slices.
-    pub(crate) fn new(slice: &EndpointSlice, nodes: &NodeIndex) -> Self {
+    pub(crate) fn new(slice: &EndpointSliceObject, nodes: &NodeIndex) -> Self {
         let mut found: BTreeMap<String, bool> = BTreeMap::new();
         let mut has_endpoint_without_node = false;
-        for endpoint in &slice.endpoints {
+        for endpoint in slice.endpoints.iter().flatten() {
             match endpoint.node_name.as_deref() {
                 None | Some("") => has_endpoint_without_node = true,
-                Some(name) => *found.entry(name.to_ascii_lowercase()).or_default() |= endpoint.ready.unwrap_or(true),
+                Some(name) => *found.entry(name.to_ascii_lowercase()).or_default() |= endpoint.is_ready(),
             }
         }
         let shared = |name: String| {
@@ -204,8 +203,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::local_pools::objects::Endpoint;
-    use headgate_core::service::NamespacedName;
+    use crate::local_pools::fixtures::slice;
 
     fn node(name: &str, addresses: &[&str]) -> Node {
         Node {
@@ -235,18 +233,6 @@ mod tests {
         index
     }
 
-    fn slice(endpoints: &[(&str, Option<bool>)]) -> EndpointSlice {
-        let endpoint = |(name, ready): &(&str, Option<bool>)| Endpoint {
-            node_name: (!name.is_empty()).then(|| (*name).to_owned()),
-            ready: *ready,
-        };
-        EndpointSlice {
-            name: NamespacedName::new("default", "web-1"),
-            service: Some("web".into()),
-            endpoints: endpoints.iter().map(endpoint).collect(),
-        }
-    }
-
     fn select(
         slices: &[&[(&str, Option<bool>)]],
         is_ready_required: bool,
@@ -255,7 +241,7 @@ mod tests {
         let nodes = nodes();
         let slices: Vec<_> = slices
             .iter()
-            .map(|endpoints| SliceNodes::new(&slice(endpoints), &nodes))
+            .map(|endpoints| SliceNodes::new(&slice("web-1", Some("web"), endpoints), &nodes))
             .collect();
         select_members(&slices, is_ready_required, family, &nodes)
     }
@@ -341,7 +327,10 @@ mod tests {
             is_draining: true,
             ..node("younger", &["10.0.0.1"])
         });
-        let slices = [SliceNodes::new(&slice(&[("n1", None), ("younger", None)]), &nodes)];
+        let slices = [SliceNodes::new(
+            &slice("web-1", Some("web"), &[("n1", None), ("younger", None)]),
+            &nodes,
+        )];
         let selected = select_members(&slices, false, IpFamily::IPv4, &nodes).unwrap();
         let [member] = selected.members.as_slice() else {
             panic!("{selected:?}")
@@ -357,7 +346,7 @@ mod tests {
             is_draining: true,
             ..node("younger", &["10.0.0.1"])
         });
-        let slices = [SliceNodes::new(&slice(&[("n1", None)]), &nodes)];
+        let slices = [SliceNodes::new(&slice("web-1", Some("web"), &[("n1", None)]), &nodes)];
         let selected = select_members(&slices, false, IpFamily::IPv4, &nodes).unwrap();
         let [member] = selected.members.as_slice() else {
             panic!("{selected:?}")

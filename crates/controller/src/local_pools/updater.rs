@@ -20,14 +20,13 @@ use tokio::time::Instant;
 use crate::local_pools::coexistence::PreConfigured;
 use crate::local_pools::counters::{Counters, QueueStatus};
 use crate::local_pools::index::LocalServiceIndex;
-use crate::local_pools::nodes::NodeIndex;
-use crate::local_pools::objects::{EndpointSlice, Node};
+use crate::local_pools::nodes::{Node, NodeIndex};
 use crate::local_pools::operation::{Operation, OperationKey, PoolKey};
 use crate::local_pools::placement::{Placement, place};
 use crate::local_pools::queue::OperationQueue;
 use crate::local_pools::settle::{Settlement, UpdateOutcome, settle};
 use crate::pool::{LoadBalancerView, Observation};
-use headgate_core::service::{NamespacedName, Service};
+use headgate_core::service::{EndpointSliceObject, NamespacedName, Service};
 
 mod comparison;
 mod given_up;
@@ -143,7 +142,7 @@ impl Updater {
     }
 
     /// An EndpointSlice was added or changed.
-    pub fn apply_slice(&mut self, slice: &EndpointSlice) {
+    pub fn apply_slice(&mut self, slice: &EndpointSliceObject) {
         self.index.apply_slice(slice);
     }
 

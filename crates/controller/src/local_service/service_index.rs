@@ -14,8 +14,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::local_pools::base_name;
-use crate::local_pools::objects::EndpointSlice;
-use headgate_core::service::{NamespacedName, Service};
+use headgate_core::service::{EndpointSliceObject, NamespacedName, Service};
 
 /// The serving Nodes of all Services of type `LoadBalancer` with `externalTrafficPolicy: Local`.
 #[derive(Clone, Debug, Default)]
@@ -211,28 +210,29 @@ impl ServiceIndex {
     }
 
     /// Adds or replaces a slice. Returns whether the serving Nodes of a Service changed whose rules probe for them.
-    pub fn apply_slice(&mut self, slice: &EndpointSlice, now: Instant) -> bool {
-        let service = slice.service.as_deref();
-        let service = service.map(|service| NamespacedName::new(slice.name.namespace(), service));
+    pub fn apply_slice(&mut self, slice: &EndpointSliceObject, now: Instant) -> bool {
+        let Some(name) = NamespacedName::of(&slice.metadata) else {
+            return false;
+        };
+        let service = slice.service();
         let mut is_changed = false;
-        if self.service_of_slice.get(&slice.name) != service.as_ref() {
-            is_changed = self.delete_slice(&slice.name);
+        if self.service_of_slice.get(&name) != service.as_ref() {
+            is_changed = self.delete_slice(&name);
         }
         let Some(service) = service else {
             return is_changed;
         };
-        // Absent means ready.
-        let serving = slice.endpoints.iter().filter(|endpoint| endpoint.ready != Some(false));
+        let serving = slice.endpoints.iter().flatten().filter(|endpoint| endpoint.is_ready());
         let names: BTreeSet<&str> = serving.filter_map(|endpoint| endpoint.node_name.as_deref()).collect();
         let names: Vec<Arc<str>> = names.into_iter().map(|name| self.intern(name)).collect();
-        self.service_of_slice.insert(slice.name.clone(), service.clone());
+        self.service_of_slice.insert(name.clone(), service.clone());
         let known = self.services.entry(service).or_default();
         let since = |name: Arc<str>| {
             let since = known.serves_since(&name).unwrap_or(now);
             (name, since)
         };
         let nodes = ServingNodes(names.into_iter().map(since).collect());
-        let (before, is_replaced) = known.replace(slice.name.name(), Some(nodes));
+        let (before, is_replaced) = known.replace(name.name(), Some(nodes));
         self.release(&before);
         is_replaced || is_changed
     }

@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use headgate_core::service::{NamespacedName, Service};
+use headgate_core::service::{EndpointSliceObject, NamespacedName, Service};
 use headgate_kubernetes::{Store, WatchReporter, watch_events};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::objects::SlimEndpointSlice;
 use super::service_index::ServiceIndex;
 use crate::local_pools::Updater;
 
@@ -100,7 +99,7 @@ pub async fn watch_services(
     freshness: Freshness,
 ) {
     let config = Config::default().page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
-    let mut slices = watch_events::<SlimEndpointSlice>(&client, Api::all, config, slices);
+    let mut slices = watch_events::<EndpointSliceObject>(&client, Api::all, config, slices);
     let mut listed_slices = HashSet::new();
     // They may have been listed before this feed began.
     services.objects.mark_changed();
@@ -178,7 +177,7 @@ impl ServiceFeed {
     }
 
     /// Returns whether the index changed. `listed` has the names of the list that is being received.
-    fn apply_slice(&self, listed: &mut HashSet<NamespacedName>, event: Event<SlimEndpointSlice>) -> bool {
+    fn apply_slice(&self, listed: &mut HashSet<NamespacedName>, event: Event<EndpointSliceObject>) -> bool {
         let is_listed = matches!(event, Event::InitApply(_));
         match event {
             Event::Init => {
@@ -199,12 +198,9 @@ impl ServiceFeed {
                 }
                 self.modify(|index| index.delete_slice(&name))
             }),
-            Event::InitApply(object) | Event::Apply(object) => {
-                let Some(slice) = object.convert() else {
-                    return false;
-                };
+            Event::InitApply(slice) | Event::Apply(slice) => {
                 if is_listed {
-                    listed.insert(slice.name.clone());
+                    listed.extend(NamespacedName::of(&slice.metadata));
                 }
                 if let Some(mut updater) = self.updater() {
                     updater.apply_slice(&slice);

@@ -316,7 +316,7 @@ fn comparing_some_services_at_a_time_queues_the_same() {
             let name = format!("s{number}");
             world
                 .updater
-                .apply_slice(&slice(&format!("default/{name}-1"), &name, &["n2"]));
+                .apply_slice(&slice(&format!("default/{name}-1"), name.as_str(), &["n2"]));
         }
         world.observe();
         world

@@ -2,8 +2,7 @@
 //! defects, which must be absent.
 
 use headgate_controller::local_pools::EventReason::Updated;
-use headgate_controller::local_pools::objects::{EndpointSlice, Node};
-use headgate_controller::local_pools::{PoolKey, UpdaterSettings};
+use headgate_controller::local_pools::{Node, PoolKey, UpdaterSettings};
 use headgate_core::service::IpFamily;
 use serde_json::json;
 
@@ -103,14 +102,10 @@ fn new_and_deleted_slices_change_the_members() {
 
 #[test]
 fn a_slice_that_loses_its_service_no_longer_counts() {
-    for service in [None, Some("other".to_owned()), Some(String::new())] {
+    for service in [None, Some("other"), Some("")] {
         let mut world = world();
         world.updater.apply_slice(&slice("default/web-2", "web", &["n3"]));
-        let relabelled = EndpointSlice {
-            service,
-            ..slice("default/web-1", "", &["n2"])
-        };
-        world.updater.apply_slice(&relabelled);
+        world.updater.apply_slice(&slice("default/web-1", service, &["n2"]));
         world.tick();
         assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
     }
@@ -121,11 +116,7 @@ fn slices_of_other_namespaces_and_services_do_not_count() {
     let mut world = world();
     world.updater.apply_slice(&slice("other/web-1", "web", &["n7"]));
     world.updater.apply_slice(&slice("default/webs-1", "webs", &["n8"]));
-    let orphan = EndpointSlice {
-        service: None,
-        ..slice("default/x", "", &["n9"])
-    };
-    world.updater.apply_slice(&orphan);
+    world.updater.apply_slice(&slice("default/x", None::<&str>, &["n9"]));
     world.tick();
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
 }

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use headgate_controller::local_pools::objects::Node;
 use headgate_controller::local_pools::{
-    DesiredMember, DesiredMembers, Failure, MemberEdit, NodeIndex, PoolKey, UpdaterSettings, merge, pool_name,
+    DesiredMember, DesiredMembers, Failure, MemberEdit, Node, NodeIndex, PoolKey, UpdaterSettings, merge, pool_name,
 };
-use headgate_core::service::IpFamily;
+use headgate_core::service::{EndpointSliceObject, IpFamily};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -93,7 +92,7 @@ fn slice_name(service: usize, slice: u8) -> String {
     format!("{}-{slice}", SERVICES[service])
 }
 
-fn slice_of(service: usize, number: u8, nodes: &[u8]) -> headgate_controller::local_pools::objects::EndpointSlice {
+fn slice_of(service: usize, number: u8, nodes: &[u8]) -> EndpointSliceObject {
     let nodes: Vec<String> = nodes.iter().map(|node| format!("n{node}")).collect();
     let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
     slice(&slice_name(service, number), short_name(service), &nodes)

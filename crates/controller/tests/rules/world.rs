@@ -5,13 +5,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_controller::local_pools::objects::{Endpoint, EndpointSlice, Node};
 use headgate_controller::local_pools::{
-    EventReason, Failure, MemberEdit, Merged, PoolKey, ServiceEvent, UpdateOutcome, Updater, UpdaterSettings,
+    EventReason, Failure, MemberEdit, Merged, Node, PoolKey, ServiceEvent, UpdateOutcome, Updater, UpdaterSettings,
     base_name, merge,
 };
 use headgate_controller::pool::{LoadBalancerView, Observation};
-use headgate_core::service::{IpFamily, NamespacedName, Service};
+use headgate_core::service::{EndpointSliceObject, IpFamily, NamespacedName, SERVICE_NAME_LABEL, Service};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -83,16 +82,12 @@ pub(crate) fn service(text: &str, families: &[IpFamily]) -> Service {
     }
 }
 
-pub(crate) fn slice(text: &str, service: &str, nodes: &[&str]) -> EndpointSlice {
-    let endpoint = |node: &&str| Endpoint {
-        node_name: Some((*node).to_owned()),
-        ready: Some(true),
-    };
-    EndpointSlice {
-        name: name(text),
-        service: Some(service.to_owned()),
-        endpoints: nodes.iter().map(endpoint).collect(),
-    }
+pub(crate) fn slice<'a>(text: &str, service: impl Into<Option<&'a str>>, nodes: &[&str]) -> EndpointSliceObject {
+    let endpoint = |node: &&str| json!({"nodeName": node, "conditions": {"ready": true}});
+    let endpoints: Vec<_> = nodes.iter().map(endpoint).collect();
+    let (namespace, name) = text.split_once('/').unwrap();
+    let metadata = json!({"namespace": namespace, "name": name, "labels": {SERVICE_NAME_LABEL: service.into()}});
+    serde_json::from_value(json!({"metadata": metadata, "endpoints": endpoints})).unwrap()
 }
 
 pub(crate) fn node(name: &str, addresses: &[&str]) -> Node {

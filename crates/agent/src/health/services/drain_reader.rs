@@ -6,7 +6,7 @@
 //! first, so that many or slow Services of one tenant do not delay the others'. A read that fails changes nothing: what was read of the
 //! Service before expires.
 
-use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL};
+use headgate_core::service::{EndpointSliceObject, NamespacedName, SERVICE_NAME_LABEL};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,8 +25,8 @@ use super::super::failed_probes::ServiceAnswers;
 use super::super::verdict::VerdictInputs;
 use super::drain::{DrainReads, OtherNodes, OwnState, ServiceRead, Signals};
 use super::index::ServiceTable;
+use super::kept_objects::{self, LABEL_SELECTOR};
 use super::service_drains::own_state;
-use super::slim_objects::{LABEL_SELECTOR, SlimEndpointSlice};
 
 /// From the start of a read of a Service to that of its next: several fit into the validity of a read.
 const READ_INTERVAL: Duration = Duration::from_secs(5);
@@ -344,13 +344,13 @@ impl OtherNodesReader {
 
 /// The nodes with a ready endpoint of the Service.
 async fn serving_nodes(client: &Client, service: &NamespacedName) -> Result<BTreeSet<String>, String> {
-    let slices = Api::<Decoded<SlimEndpointSlice>>::namespaced(client.clone(), service.namespace());
+    let slices = Api::<Decoded<EndpointSliceObject>>::namespaced(client.clone(), service.namespace());
     let of_service = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name()));
     let listed = timeout(REQUEST_TIMEOUT, slices.list(&of_service)).await;
     let listed = listed.map_err(|_| no_answer())?.map_err(|error| error.to_string())?;
     // One that cannot be decoded shows no node, so this node is held back rather than let go; the watch reports it.
     let (slices, _) = split_list(listed);
-    let names = slices.iter().flat_map(SlimEndpointSlice::serving_nodes);
+    let names = slices.iter().flat_map(kept_objects::serving_nodes);
     Ok(names.map(ToOwned::to_owned).collect())
 }
 

@@ -5,7 +5,7 @@
 //! for every Service, because any Service can become one with service health. A new list replaces the old objects
 //! when it is complete, never in part. There is no table before both kinds were listed once.
 
-use headgate_core::service::{IpFamily, NamespacedName, ServiceObject};
+use headgate_core::service::{EndpointSliceObject, IpFamily, NamespacedName, ServiceObject};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use headgate_kubernetes::ObjectStore;
 use kube::runtime::watcher::Event;
 
 use super::super::ip_family::PerFamily;
-use super::slim_objects::{LocalService, LocalSlice, SlimEndpointSlice};
+use super::kept_objects::{LocalService, LocalSlice};
 
 /// A Service with service health, and its endpoints on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,10 +111,13 @@ impl ServiceIndex {
     }
 
     /// Applies one event about EndpointSlices; returns whether the index changed.
-    pub fn apply_slice(&mut self, event: Event<SlimEndpointSlice>) -> bool {
+    pub fn apply_slice(&mut self, event: Event<EndpointSliceObject>) -> bool {
         let node_name = &self.node_name;
-        self.slices.apply(event, |slice: SlimEndpointSlice| {
-            Some((NamespacedName::of(&slice.metadata)?, slice.to_local(node_name)))
+        self.slices.apply(event, |slice: EndpointSliceObject| {
+            Some((
+                NamespacedName::of(&slice.metadata)?,
+                LocalSlice::read(&slice, node_name),
+            ))
         })
     }
 
@@ -161,7 +164,7 @@ mod tests {
     }
 
     /// An EndpointSlice of `service` with these ready addresses on this node.
-    fn slice(service: &str, number: u8, ready: &[&str]) -> SlimEndpointSlice {
+    fn slice(service: &str, number: u8, ready: &[&str]) -> EndpointSliceObject {
         let kind = if ready.iter().any(|address| address.contains(':')) {
             "IPv6"
         } else {

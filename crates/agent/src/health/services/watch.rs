@@ -14,8 +14,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use super::index::{ServiceIndex, ServiceTable};
+use super::kept_objects::LABEL_SELECTOR;
 use super::metrics::WatchedResource;
-use super::slim_objects::LABEL_SELECTOR;
 
 /// Objects in one page of a list, which are in memory in addition to what is kept.
 const LIST_PAGE_SIZE: u32 = 100;

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::local_pools::objects::Endpoint;
+use crate::local_pools::fixtures::slice;
 
 use super::*;
 
@@ -12,18 +12,6 @@ fn web(port: u16) -> Service {
     Service {
         health_check_port: port,
         ..Service::named(name("web"))
-    }
-}
-
-fn slice(slice: &str, service: Option<&str>, endpoints: &[(&str, Option<bool>)]) -> EndpointSlice {
-    let endpoint = |(node, ready): &(&str, Option<bool>)| Endpoint {
-        node_name: Some((*node).to_owned()),
-        ready: *ready,
-    };
-    EndpointSlice {
-        name: name(slice),
-        service: service.map(str::to_owned),
-        endpoints: endpoints.iter().map(endpoint).collect(),
     }
 }
 

@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::local_pools::UpdaterSettings;
 use crate::local_pools::fixtures::observation;
-use crate::local_pools::objects::Node;
+use crate::local_pools::{Node, UpdaterSettings};
 use crate::local_service::Unknown;
 
 const UID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";

@@ -1,68 +1,18 @@
-//! The fields of Services and EndpointSlices that service health reads, and what is kept of each object. Pure.
+//! What service health keeps of Services and EndpointSlices. Pure.
 //!
 //! The rules are kube-proxy's. Only the first address of an endpoint counts. `ready` that is not set means true.
 //! Endpoints without a usable port do not count. Headless Services and those of another proxy are left out.
 //! Terminating endpoints are not ready, except those of a Service with `publishNotReadyAddresses`: the EndpointSlice
 //! controller sets `ready` accordingly.
 
-use headgate_core::service::{NamespacedName, SERVICE_NAME_LABEL, ServiceObject, slice_metadata};
 use std::net::IpAddr;
 
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use serde::Deserialize;
+use headgate_core::service::{EndpointPortObject, EndpointSliceObject, NamespacedName, ServiceObject};
 
 use super::super::ip_family::PerFamily;
 
 /// The label selector for Services and for EndpointSlices, the same as kube-proxy's.
 pub(super) const LABEL_SELECTOR: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
-/// An EndpointSlice without zones, hints and targets.
-#[derive(Clone, Debug, Default, Deserialize, Resource)]
-#[resource(inherit = EndpointSlice)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimEndpointSlice {
-    /// Namespace, name, version and the label with the Service's name.
-    #[serde(deserialize_with = "slice_metadata")]
-    pub metadata: ObjectMeta,
-    /// `IPv4`, `IPv6`, or a type without IP addresses.
-    #[serde(default)]
-    pub address_type: String,
-    /// The endpoints; the API server sends `null` for an empty list.
-    pub endpoints: Option<Vec<SlimEndpoint>>,
-    /// The ports; the API server sends `null` for an empty list.
-    pub ports: Option<Vec<SlimPort>>,
-}
-
-/// The fields of an endpoint that are read.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimEndpoint {
-    /// The endpoint's addresses; only the first counts.
-    pub addresses: Vec<String>,
-    /// The endpoint's conditions, reduced.
-    pub conditions: SlimConditions,
-    /// The name of the node that the endpoint is on.
-    pub node_name: Option<String>,
-}
-
-/// The fields of an endpoint's conditions that are read.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct SlimConditions {
-    /// Whether the endpoint is ready; `None` means true.
-    pub ready: Option<bool>,
-}
-
-/// The fields of a port that are read.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct SlimPort {
-    /// The port's name. An empty name is valid, a missing one is not.
-    pub name: Option<String>,
-    /// The port number; `None` means all ports.
-    pub port: Option<u16>,
-}
 
 /// What is kept of a Service with service health.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,42 +56,42 @@ impl LocalService {
     }
 }
 
-impl SlimEndpointSlice {
-    /// The ready endpoints that kube-proxy would use: the node and the address of each.
-    fn ready_endpoints(&self) -> impl Iterator<Item = (Option<&str>, IpAddr)> {
-        let is_usable = |port: &SlimPort| port.name.is_some() && port.port.is_some_and(|number| number != 0);
-        let has_port = self.ports.iter().flatten().any(is_usable);
-        let is_of_type = |address: &IpAddr| match self.address_type.as_str() {
-            "IPv4" => address.is_ipv4(),
-            "IPv6" => address.is_ipv6(),
-            _ => false,
-        };
-        let endpoints = self.endpoints.iter().flatten().filter(move |_| has_port);
-        endpoints
-            .filter(|endpoint| endpoint.conditions.ready.unwrap_or(true))
-            .filter_map(|endpoint| Some((endpoint.node_name.as_deref(), endpoint.addresses.first()?.parse().ok()?)))
-            .filter(move |(_, address)| is_of_type(address))
-    }
+/// The ready endpoints that kube-proxy would use: the node and the address of each.
+fn ready_endpoints(slice: &EndpointSliceObject) -> impl Iterator<Item = (Option<&str>, IpAddr)> {
+    let is_usable = |port: &EndpointPortObject| {
+        port.name.is_some() && port.port.is_some_and(|number| (1..=65_535).contains(&number))
+    };
+    let has_port = slice.ports.iter().flatten().any(is_usable);
+    let is_of_type = |address: &IpAddr| match slice.address_type.as_str() {
+        "IPv4" => address.is_ipv4(),
+        "IPv6" => address.is_ipv6(),
+        _ => false,
+    };
+    let endpoints = slice.endpoints.iter().flatten().filter(move |_| has_port);
+    endpoints
+        .filter(|endpoint| endpoint.is_ready())
+        .filter_map(|endpoint| Some((endpoint.node_name.as_deref(), endpoint.address?)))
+        .filter(move |(_, address)| is_of_type(address))
+}
 
-    /// The names of the nodes with a ready endpoint; one may come several times.
-    pub(super) fn serving_nodes(&self) -> impl Iterator<Item = &str> {
-        self.ready_endpoints().filter_map(|(node, _)| node)
-    }
+/// The names of the nodes with a ready endpoint; one may come several times.
+pub(super) fn serving_nodes(slice: &EndpointSliceObject) -> impl Iterator<Item = &str> {
+    ready_endpoints(slice).filter_map(|(node, _)| node)
+}
 
+impl LocalSlice {
     /// What is kept of the slice on the node `node_name`; `None` if no endpoint is ready there.
-    pub(super) fn to_local(&self, node_name: &str) -> Option<LocalSlice> {
-        let service = self.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
-        let here = self.ready_endpoints().filter(|(node, _)| *node == Some(node_name));
+    pub(super) fn read(slice: &EndpointSliceObject, node_name: &str) -> Option<Self> {
+        let service = slice.service()?;
+        let here = ready_endpoints(slice).filter(|(node, _)| *node == Some(node_name));
         let ready: Box<[IpAddr]> = here.map(|(_, address)| address).collect();
-        (!ready.is_empty()).then(|| LocalSlice {
-            service: NamespacedName::new(self.metadata.namespace.as_deref().unwrap_or_default(), service),
-            ready,
-        })
+        (!ready.is_empty()).then_some(Self { service, ready })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::service::SERVICE_NAME_LABEL;
     use serde_json::{Value, json};
 
     use super::*;
@@ -176,9 +126,7 @@ mod tests {
     fn slice(kind: &str, endpoints: &Value, ports: &Value) -> Option<Vec<String>> {
         let slice = json!({"metadata": {"namespace": "a", "name": "b-1", "labels": {SERVICE_NAME_LABEL: "b"}},
             "addressType": kind, "endpoints": endpoints, "ports": ports});
-        let local = serde_json::from_value::<SlimEndpointSlice>(slice)
-            .unwrap()
-            .to_local("here")?;
+        let local = LocalSlice::read(&serde_json::from_value(slice).unwrap(), "here")?;
         assert_eq!(local.service, NamespacedName::new("a", "b"));
         Some(local.ready.iter().map(ToString::to_string).collect())
     }
@@ -220,6 +168,7 @@ mod tests {
             json!([{"port": 80}]),
             json!([{"name": "x"}]),
             json!([{"name": "x", "port": 0}]),
+            json!([{"name": "x", "port": 65536}]),
         ] {
             assert_eq!(slice("IPv4", &endpoints, &unusable), None, "{unusable}");
         }
