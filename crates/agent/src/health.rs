@@ -16,7 +16,6 @@ pub mod services;
 mod verdict;
 mod verdict_changes;
 
-pub use answer::{Answer, healthz_answer, livez_answer};
 pub use failed_probes::ServiceAnswers;
 pub use ip_family::PerFamily;
 pub use kube_proxy::{ProxySettings, apply_kube_proxy_answer, poll_kube_proxy};

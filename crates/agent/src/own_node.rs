@@ -13,5 +13,5 @@ pub use deletion_delay::{
 };
 pub use metrics::Metrics;
 pub use remembered_state::{RememberedState, store_reports};
-pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination, release_reason};
+pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination};
 pub use watch::watch_own_node;

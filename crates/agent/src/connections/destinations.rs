@@ -12,7 +12,7 @@ use crate::connections::flow::{Destination, Protocol};
 use crate::connections::services::Service;
 
 /// More destinations are not counted: they would take more than 300 KiB.
-pub const MAX_DESTINATIONS: usize = 10_000;
+const MAX_DESTINATIONS: usize = 10_000;
 
 /// Why connections of a Service, or some of them, are not counted under its name. A text or number is the first of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Azure's probes of health, of both families. The first address is also that of its DNS and instance metadata, which connect to nobody.
-pub const AZURE_PROBES: [IpAddr; 2] = [
+pub(super) const AZURE_PROBES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0x1234, 0x5678, 0x9abc)),
 ];

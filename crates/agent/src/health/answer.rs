@@ -21,11 +21,11 @@ const BODY_CAPACITY_BYTES: usize = 384;
 
 /// A status and its JSON body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub(super) struct Answer {
     /// The status code, 200 or 503.
-    pub status: StatusCode,
+    pub(super) status: StatusCode,
     /// The body as UTF-8 text.
-    pub body: Vec<u8>,
+    pub(super) body: Vec<u8>,
 }
 
 #[derive(Serialize)]
@@ -91,7 +91,7 @@ impl Serialize for GoTime {
 }
 
 /// The answer of `/healthz`: 503 if the node has a signal or kube-proxy is not healthy.
-pub fn healthz_answer(verdict: &Verdict) -> Answer {
+pub(super) fn healthz_answer(verdict: &Verdict) -> Answer {
     let is_ok = verdict.is_healthz_ok();
     let body = Body {
         node_eligible: Some(verdict.is_eligible()),
@@ -103,7 +103,7 @@ pub fn healthz_answer(verdict: &Verdict) -> Answer {
 }
 
 /// The answer of `/livez`: 503 if kube-proxy is not healthy.
-pub fn livez_answer(verdict: &Verdict) -> Answer {
+pub(super) fn livez_answer(verdict: &Verdict) -> Answer {
     let is_ok = verdict.is_livez_ok();
     encode(is_ok, &proxy_body(verdict, is_ok))
 }

@@ -26,7 +26,6 @@ pub use kept_objects::LocalService;
 pub use metrics::{Metrics, WatchedResource};
 pub use port_events::publish_port_failures;
 pub use ports::{NodePortServer, PortFailure, PortKey, PortStates};
-pub use service_answer::{ServiceAnswer, service_answer};
 pub use service_drains::{KeptBecause, KeptServices, KeptServicesView, ServiceDrains};
 pub use service_routes::ServiceRoutes;
 pub use sockets::{Sockets, SystemSockets};

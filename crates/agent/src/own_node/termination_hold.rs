@@ -46,7 +46,7 @@ pub enum HoldOutcome {
 }
 
 /// Why the instance need not be held; `None` while it is held.
-pub fn release_reason(report: &NodeReport) -> Option<ReleaseReason> {
+fn release_reason(report: &NodeReport) -> Option<ReleaseReason> {
     if matches!(report.object_state, NodeObjectState::Missing | NodeObjectState::Deleted) {
         return Some(ReleaseReason::NodeGone);
     }

@@ -42,7 +42,7 @@ pub enum TargetState {
 impl TargetState {
     /// The target state in a mode: `off` never targets `Down`.
     #[must_use]
-    pub fn in_mode(self, mode: AdminStateMode) -> Self {
+    pub(crate) fn in_mode(self, mode: AdminStateMode) -> Self {
         if mode == AdminStateMode::Disabled {
             Self::None
         } else {
@@ -56,7 +56,7 @@ impl TargetState {
 pub struct TargetStates {
     /// Grows with each change that a plan may depend on: with all but those of headgate's own condition, of holds, and of what only
     /// maintenances read.
-    pub generation: u64,
+    pub(crate) generation: u64,
     /// Grows with each change of a hold alone, on which only a plan depends that chose by holds.
     pub(super) hold_generation: u64,
     /// All Nodes of the cluster, with or without a signal.
@@ -97,7 +97,7 @@ impl TargetStates {
     }
 
     /// Makes these all Nodes. Those that are the same as before cost a comparison of pointers.
-    pub fn update(&mut self, nodes: &BTreeMap<String, Arc<ClusterNode>>, now: Moment) {
+    pub(crate) fn update(&mut self, nodes: &BTreeMap<String, Arc<ClusterNode>>, now: Moment) {
         let (mut deleted, mut changed) = (Vec::new(), Vec::new());
         let mut known = self.nodes.iter().peekable();
         for node in nodes.values() {
@@ -155,7 +155,7 @@ impl TargetStates {
     }
 
     /// Removes a Node; returns whether it was there.
-    pub fn remove(&mut self, name: &str) -> bool {
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
         if let Some(periods) = self.periods.remove(name) {
             self.left_out_of_service.remove(periods.uid());
         }
@@ -206,7 +206,7 @@ impl TargetStates {
 
     /// The next time after `after` at which a target state changes without an event, or a period can be dropped.
     #[must_use]
-    pub fn next_deadline(&self, after: Instant) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self, after: Instant) -> Option<Instant> {
         let deadlines = self.periods.values().flat_map(SignalPeriods::deadlines);
         let deadlines = deadlines.chain(self.not_ready.values().map(|(_, since)| *since + NOT_READY_GRACE));
         deadlines.filter(|deadline| *deadline > after).min()
@@ -219,7 +219,7 @@ impl TargetStates {
     }
 
     /// Makes a deadline that has passed count as a change, and signals that have lasted long enough as signals.
-    pub fn advance_generation(&mut self, now: Moment) {
+    pub(crate) fn advance_generation(&mut self, now: Moment) {
         self.next_generation();
         for periods in self.periods.values_mut() {
             if periods.advance(self.generation, now).is_some() {
@@ -229,7 +229,7 @@ impl TargetStates {
     }
 
     /// Drops the periods that ended [`headgate_core::node::ENDED_PERIOD_TTL`] ago.
-    pub fn drop_ended_periods(&mut self, now: Instant) {
+    pub(crate) fn drop_ended_periods(&mut self, now: Instant) {
         (self.signalled, self.guarded) = Default::default();
         self.periods.retain(|_, periods| {
             periods.drop_ended(now);
@@ -241,7 +241,7 @@ impl TargetStates {
     }
 
     /// Records that the Nodes are stale, and when they were known to be current last; or that they are current.
-    pub fn set_stale_since(&mut self, since: Option<Timestamp>) {
+    pub(crate) fn set_stale_since(&mut self, since: Option<Timestamp>) {
         self.stale_since = since;
         self.next_generation();
     }
@@ -301,7 +301,7 @@ impl TargetStates {
 
     /// What the election needs to know of all Nodes, to the leader on the Node `own`.
     #[must_use]
-    pub fn summary(&self, own: &str, now: Instant) -> NodeSummary {
+    pub(crate) fn summary(&self, own: &str, now: Instant) -> NodeSummary {
         let has_signal = |node: &ClusterNode| self.target_state(node, now) != TargetState::None;
         NodeSummary::new(self.nodes.iter(), own, has_signal)
     }
@@ -318,7 +318,7 @@ impl TargetStates {
 
     /// Whether the Node's last signal ended because the out-of-service taint left it while it was ready.
     #[must_use]
-    pub fn left_out_of_service_while_ready(&self, node: &ClusterNode) -> bool {
+    pub(crate) fn left_out_of_service_while_ready(&self, node: &ClusterNode) -> bool {
         self.left_out_of_service.contains(&node.uid)
     }
 
@@ -352,7 +352,7 @@ impl TargetStates {
 
     /// The names of the Node's signals that must last before they count, and have not yet.
     #[must_use]
-    pub fn pending_signals(&self, node: &ClusterNode) -> BTreeSet<String> {
+    pub(crate) fn pending_signals(&self, node: &ClusterNode) -> BTreeSet<String> {
         let signals = self
             .periods(node)
             .into_iter()
@@ -394,20 +394,20 @@ impl TargetStates {
 
     /// Whether a Node has a signal, or had one in the last [`headgate_core::node::ENDED_PERIOD_TTL`].
     #[must_use]
-    pub fn has_signal_periods(&self) -> bool {
+    pub(crate) fn has_signal_periods(&self) -> bool {
         self.all_periods().next().is_some()
     }
 
     /// The generation of the newest start or end of a signal period; 0 if there is none.
     #[must_use]
-    pub fn last_signal_generation(&self) -> u64 {
+    pub(crate) fn last_signal_generation(&self) -> u64 {
         let generations = self.all_periods().map(|period| period.generation);
         generations.max().unwrap_or_default()
     }
 
     /// How many Nodes have each signal that counts, by the name of the signal.
     #[must_use]
-    pub fn nodes_by_signal(&self) -> BTreeMap<String, usize> {
+    pub(crate) fn nodes_by_signal(&self) -> BTreeMap<String, usize> {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for signal in self.periods.values().flat_map(|periods| periods.present().keys()) {
             match counts.get_mut(signal.name()) {

@@ -25,7 +25,7 @@ pub(crate) struct Changed {
 
 /// What is known of the cluster.
 #[derive(Clone, Debug, Default)]
-pub struct LocalServiceIndex {
+pub(crate) struct LocalServiceIndex {
     /// Only those with pools of their own.
     services: BTreeMap<NamespacedName, Arc<Service>>,
     /// By Service and name. Slices of other Services are kept too, because a Service may become `Local`.
@@ -39,7 +39,7 @@ pub struct LocalServiceIndex {
 
 impl LocalServiceIndex {
     /// Adds or replaces a Service. Returns whether it has pools of its own.
-    pub fn apply_service(&mut self, service: &Arc<Service>) -> bool {
+    pub(crate) fn apply_service(&mut self, service: &Arc<Service>) -> bool {
         if !service.has_local_pools() {
             self.delete_service(&service.name);
             return false;
@@ -53,14 +53,14 @@ impl LocalServiceIndex {
     }
 
     /// Removes a Service. Returns whether it had pools of its own.
-    pub fn delete_service(&mut self, name: &NamespacedName) -> bool {
+    pub(crate) fn delete_service(&mut self, name: &NamespacedName) -> bool {
         let was_known = self.services.remove(name).is_some();
         self.are_services_changed |= was_known;
         was_known
     }
 
     /// Adds or replaces an EndpointSlice. One that has changed its Service, or lost it, changes both.
-    pub fn apply_slice(&mut self, slice: &EndpointSliceObject) {
+    pub(crate) fn apply_slice(&mut self, slice: &EndpointSliceObject) {
         let Some(name) = NamespacedName::of(&slice.metadata) else {
             return;
         };
@@ -78,7 +78,7 @@ impl LocalServiceIndex {
     }
 
     /// Removes the EndpointSlice with this name.
-    pub fn delete_slice(&mut self, name: &NamespacedName) {
+    pub(crate) fn delete_slice(&mut self, name: &NamespacedName) {
         let Some(service) = self.owners.remove(name) else {
             return;
         };
@@ -92,14 +92,14 @@ impl LocalServiceIndex {
     }
 
     /// Adds or replaces a Node.
-    pub fn apply_node(&mut self, node: Node) {
+    pub(crate) fn apply_node(&mut self, node: Node) {
         if Arc::make_mut(&mut self.nodes).apply(node) {
             self.changed.are_nodes_changed = true;
         }
     }
 
     /// Removes the Node with this name.
-    pub fn delete_node(&mut self, name: &str) {
+    pub(crate) fn delete_node(&mut self, name: &str) {
         if Arc::make_mut(&mut self.nodes).remove(name) {
             self.changed.are_nodes_changed = true;
         }
@@ -113,7 +113,7 @@ impl LocalServiceIndex {
     }
 
     /// Removes the Services that a new list does not have. Returns them.
-    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) -> Vec<NamespacedName> {
+    pub(crate) fn retain_services(&mut self, listed: &HashSet<NamespacedName>) -> Vec<NamespacedName> {
         let gone = self.services.keys().filter(|name| !listed.contains(*name));
         let gone: Vec<_> = gone.cloned().collect();
         for name in &gone {
@@ -123,7 +123,7 @@ impl LocalServiceIndex {
     }
 
     /// Removes the EndpointSlices that a new list does not have.
-    pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
+    pub(crate) fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
         let gone = self.owners.keys().filter(|name| !listed.contains(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
             self.delete_slice(&name);
@@ -131,7 +131,7 @@ impl LocalServiceIndex {
     }
 
     /// Removes the Nodes that a new list does not have. The names are in lower case.
-    pub fn retain_nodes(&mut self, listed: &HashSet<String>) {
+    pub(crate) fn retain_nodes(&mut self, listed: &HashSet<String>) {
         let gone = self.nodes.names().filter(|name| !listed.contains(*name));
         for name in gone.map(str::to_owned).collect::<Vec<_>>() {
             self.delete_node(&name);
@@ -155,22 +155,22 @@ impl LocalServiceIndex {
     }
 
     /// The Services with pools of their own.
-    pub fn services(&self) -> impl Iterator<Item = &Service> {
+    pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.values().map(|service| &**service)
     }
 
     /// The Service of this name, if it has pools of its own.
-    pub fn service(&self, name: &NamespacedName) -> Option<&Service> {
+    pub(crate) fn service(&self, name: &NamespacedName) -> Option<&Service> {
         self.services.get(name).map(|service| &**service)
     }
 
     /// The observed Nodes by name.
-    pub fn nodes(&self) -> &Arc<NodeIndex> {
+    pub(crate) fn nodes(&self) -> &Arc<NodeIndex> {
         &self.nodes
     }
 
     /// The members that a Service's pool of this family is to have. `None` where the Service has no slices.
-    pub fn select(
+    pub(crate) fn select(
         &self,
         service: &NamespacedName,
         family: IpFamily,

@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 /// The times of ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TickSchedule {
+pub(crate) struct TickSchedule {
     interval: Duration,
     next_at: Instant,
 }
 
 impl TickSchedule {
     /// An interval of 0 is taken as 1 ms.
-    pub fn new(interval: Duration, now: Instant) -> Self {
+    pub(crate) fn new(interval: Duration, now: Instant) -> Self {
         let interval = interval.max(Duration::from_millis(1));
         Self {
             interval,
@@ -25,13 +25,8 @@ impl TickSchedule {
     }
 
     /// When the next tick is due.
-    pub fn next_at(&self) -> Instant {
+    pub(crate) fn next_at(&self) -> Instant {
         self.next_at
-    }
-
-    /// Whether a tick is due.
-    pub fn is_due(&self, now: Instant) -> bool {
-        now >= self.next_at
     }
 
     /// A tick has ended: the next one is at the next multiple of the interval.
@@ -51,13 +46,12 @@ mod tests {
     fn ticks_keep_their_interval_and_skip_missed_ones() {
         let (start, seconds) = (Instant::now(), Duration::from_secs);
         let mut schedule = TickSchedule::new(seconds(30), start);
-        assert!(!schedule.is_due(start) && !schedule.is_due(start + seconds(29)));
+        assert_eq!(schedule.next_at(), start + seconds(30));
         for (ended, next) in [(30, 60), (61, 90), (200, 210), (210, 240), (215, 270)] {
-            assert!(schedule.is_due(schedule.next_at()));
             schedule.tick_ended(start + seconds(ended));
             assert_eq!(schedule.next_at(), start + seconds(next), "{ended}");
         }
         let zero = TickSchedule::new(Duration::ZERO, start);
-        assert!(!zero.is_due(start));
+        assert!(zero.next_at() > start);
     }
 }

@@ -18,7 +18,7 @@ const ACTION: &str = "UpdateLoadBalancer";
 
 /// Reports for the updater of one term. Clones are the same reporter.
 #[derive(Clone, Debug)]
-pub struct Reporter {
+pub(crate) struct Reporter {
     events: EventSink,
     metrics: Metrics,
     clock: Clock,
@@ -28,7 +28,7 @@ pub struct Reporter {
 
 impl Reporter {
     /// A reporter that records events in `events`.
-    pub fn new(events: EventSink, metrics: Metrics, clock: Clock) -> Self {
+    pub(crate) fn new(events: EventSink, metrics: Metrics, clock: Clock) -> Self {
         Self {
             events,
             metrics,
@@ -38,7 +38,7 @@ impl Reporter {
     }
 
     /// Queues events. A Service that was deleted in the meantime has none.
-    pub fn report(&self, updater: &Updater, events: impl IntoIterator<Item = ServiceEvent>) {
+    pub(crate) fn report(&self, updater: &Updater, events: impl IntoIterator<Item = ServiceEvent>) {
         for event in events {
             let Some(uid) = updater.service_uid(&event.service) else {
                 continue;
@@ -72,7 +72,7 @@ impl Reporter {
     }
 
     /// Brings the metrics and the shown queue to the present state of the updater.
-    pub fn publish(&self, updater: &Updater) {
+    pub(crate) fn publish(&self, updater: &Updater) {
         let counters = updater.counters();
         let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
         self.metrics.add(counters, *exported);

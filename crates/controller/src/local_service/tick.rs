@@ -33,30 +33,30 @@ const SERVICES_AT_ONCE: usize = 10;
 const LOCK_CALLER: &str = "LocalServicePoolUpdater";
 
 /// The ticks of one term.
-pub struct Ticks<F> {
+pub(crate) struct Ticks<F> {
     /// The updater, which the watches feed.
-    pub updater: SharedUpdater,
+    pub(crate) updater: SharedUpdater,
     /// From one tick to the next.
-    pub interval: Duration,
+    pub(crate) interval: Duration,
     /// The shared Lease.
-    pub lock: ArmLock,
+    pub(crate) lock: ArmLock,
     /// The term that the ticks belong to.
-    pub term: Term,
+    pub(crate) term: Term,
     /// The load balancers, as listed.
-    pub listings: watch::Receiver<Arc<Listing>>,
+    pub(crate) listings: watch::Receiver<Arc<Listing>>,
     /// Gives the updater the present Nodes. Returns whether the API server still confirms them.
-    pub apply_nodes: F,
+    pub(crate) apply_nodes: F,
     /// Whether Services and EndpointSlices are confirmed.
-    pub freshness: Freshness,
+    pub(crate) freshness: Freshness,
     /// Marked as changed when updates become due.
-    pub due: watch::Sender<()>,
+    pub(crate) due: watch::Sender<()>,
     /// Records events and metrics.
-    pub reporter: Reporter,
+    pub(crate) reporter: Reporter,
 }
 
 impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
     /// Ticks until the task is aborted; never ends by itself.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let mut schedule = TickSchedule::new(self.interval, Instant::now());
         let mut listed_at = None;
         let mut skips = SkipTracker::default();

@@ -48,7 +48,7 @@ impl SharedUpdater {
 
 /// Whether the API server still confirms what the updater knows of Services and EndpointSlices.
 #[derive(Clone, Debug)]
-pub struct Freshness {
+pub(crate) struct Freshness {
     services: watch::Receiver<Instant>,
     endpoint_slices: watch::Receiver<Instant>,
     timeout: Duration,
@@ -56,7 +56,7 @@ pub struct Freshness {
 
 impl Freshness {
     /// `timeout` is how long a confirmation counts.
-    pub fn new(services: &Store<Arc<Service>>, endpoint_slices: &WatchReporter, timeout: Duration) -> Self {
+    pub(crate) fn new(services: &Store<Arc<Service>>, endpoint_slices: &WatchReporter, timeout: Duration) -> Self {
         Self {
             services: services.verified_at.clone(),
             endpoint_slices: endpoint_slices.verified_at(),
@@ -82,16 +82,16 @@ impl Freshness {
 
 /// What the watches feed.
 #[derive(Debug)]
-pub struct ServiceFeed {
+pub(crate) struct ServiceFeed {
     /// The updater of Local Services' pools, where there is one.
-    pub updater: Option<SharedUpdater>,
+    pub(crate) updater: Option<SharedUpdater>,
     /// Which Nodes serve the rules of Local Services. It is changed in place unless a receiver holds it, so receivers hold it briefly.
-    pub index: watch::Sender<Arc<ServiceIndex>>,
+    pub(crate) index: watch::Sender<Arc<ServiceIndex>>,
 }
 
 /// Feeds the updater and the index until the task is aborted. The API server cannot select EndpointSlices by their Service, so it
 /// sends all.
-pub async fn watch_services(
+pub(crate) async fn watch_services(
     client: Client,
     feed: ServiceFeed,
     mut services: Store<Arc<Service>>,

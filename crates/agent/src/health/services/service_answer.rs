@@ -6,17 +6,17 @@ use hyper::StatusCode;
 
 /// Status, weight and body of an answer about one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceAnswer {
+pub(super) struct ServiceAnswer {
     /// The status code, 200 or 503.
-    pub status: StatusCode,
+    pub(super) status: StatusCode,
     /// The value of `X-Load-Balancing-Endpoint-Weight`: the number of endpoints, with either status.
-    pub weight: u32,
+    pub(super) weight: u32,
     /// The body as JSON with kube-proxy's indentation.
-    pub body: String,
+    pub(super) body: String,
 }
 
 /// The answer about a Service with `endpoints` ready endpoints on this node. `is_drained` says that the node's signals make it fail.
-pub fn service_answer(
+pub(super) fn service_answer(
     service: &NamespacedName,
     endpoints: u32,
     proxy_healthy: bool,
