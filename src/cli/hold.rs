@@ -24,7 +24,8 @@ const TIMED_OUT: EventKind = EventKind::warning("TerminationHoldTimedOut", "Hold
 ///
 /// Karpenter terminates an instance once the pods on it that do not tolerate karpenter.sh/disrupted are gone. Run this
 /// command in such a pod on each node (delayTermination.karpenter of the chart). It ends when the Node has the condition
-/// headgate.dev/OutOfLoadBalancers=True and no condition that says that connections still pass through it, at once if nothing removes the node, and after --timeout otherwise.
+/// headgate.dev/OutOfLoadBalancers=True and no condition that says that connections still pass through it, at once if nothing removes the
+/// node, and after --timeout otherwise.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the Node that this pod runs on

@@ -1,9 +1,10 @@
 //! A response body on its way to its parser.
 //!
 //! A body that is small, or that is kept as text, is parsed as a whole, because the JSON parser reads a stream byte by byte. A larger one
-//! is parsed while it arrives, so that it is never in memory as a whole; at most [`MAX_QUEUED_CHUNKS`] chunks wait for the parser. Above [`MAX_INLINE_BYTES`] either happens on a blocking thread, so that the tasks of the runtime go on meanwhile. A body
-//! above the limit, [`MAX_STREAMED_BYTES`] by default, is an error. What the parser keeps is bounded by the parser. Of a body whose
-//! beginning is enough, the rest is not received.
+//! is parsed while it arrives, so that it is never in memory as a whole; at most [`MAX_QUEUED_CHUNKS`] chunks wait for the parser. Above
+//! [`MAX_INLINE_BYTES`] either happens on a blocking thread, so that the tasks of the runtime go on meanwhile. A body above the limit,
+//! [`MAX_STREAMED_BYTES`] by default, is an error. What the parser keeps is bounded by the parser. Of a body whose beginning is enough, the
+//! rest is not received.
 
 use std::fmt;
 use std::io::{self, Read};

@@ -1,8 +1,8 @@
 //! The identity that headgate has towards Azure, and the token request that proves it.
 //!
 //! There are three kinds, each one request with one response: a client secret, workload identity (the token of a service
-//! account), and the managed identity of the virtual machine. Of a fourth, a person's `az`, the [`azure_cli`] gets the token. `azure_json` rejects client certificates. No token and no
-//! secret is in a log, an error, or what `Debug` writes.
+//! account), and the managed identity of the virtual machine. Of a fourth, a person's `az`, the [`azure_cli`] gets the token. `azure_json`
+//! rejects client certificates. No token and no secret is in a log, an error, or what `Debug` writes.
 
 use std::path::Path;
 use std::time::Duration;

@@ -5,8 +5,9 @@
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
 //! `target_states`, `plan`, `guard`, `ledger`, `last_reads`, `transitions` and `traffic` decide; `nodes`, `planner`, `hold_writer`, `controller`,
-//! `recorded` and `work` carry out; `restore_work` is
-//! the work of a `restore` term, and `sole_writer` makes `headgate verify` the one writer. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
+//! `recorded` and `work` carry out; `restore_work` is the work of a `restore` term, and `sole_writer` makes `headgate verify` the one
+//! writer. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_kubernetes::leader` decides
+//! who may.
 
 #[cfg(test)]
 mod autoscaler_sequences;

@@ -1,9 +1,10 @@
 //! Connects the updater of Local Services' pools (`local_pools`) with the cluster and with ARM.
 //!
 //! `nodes` gives the updater the Nodes, `failure` converts ARM's errors,
-//! and `watch` feeds Services and EndpointSlices, also into `service_index`, by which the guard counts the Nodes that serve a rule. `tick` makes updates due, `members` hands those of a load balancer to its
-//! planner, `joined` brings the admin states of such a PUT in line with its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
-//! `local_pools`; what is written is sent by the one writer of each load balancer, in `pool`.
+//! and `watch` feeds Services and EndpointSlices, also into `service_index`, by which the guard counts the Nodes that serve a rule. `tick`
+//! makes updates due, `members` hands those of a load balancer to its planner, `joined` brings the admin states of such a PUT in line with
+//! its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in `local_pools`; what is
+//! written is sent by the one writer of each load balancer, in `pool`.
 
 mod failure;
 mod joined;

@@ -5,8 +5,8 @@
 //! its schema changes. [`Decoded`] keeps the error of such an object with the object, so that it does not make the others unreadable.
 //!
 //! Invariants: an object that the type can decode is decoded as it is. Where it cannot, `managedFields` are left out, and times that
-//! no `Timestamp` represents become the nearest one: in the metadata first, in all fields where that is not enough. Labels and annotations are never changed. An object that still cannot be decoded
-//! is [`Undecodable`]. What is skipped is the reader's decision.
+//! no `Timestamp` represents become the nearest one: in the metadata first, in all fields where that is not enough. Labels and annotations
+//! are never changed. An object that still cannot be decoded is [`Undecodable`]. What is skipped is the reader's decision.
 
 mod repair;
 

@@ -1,8 +1,9 @@
 //! Holds the instance of a node that Karpenter removes: how long the pod of `headgate hold` goes on after SIGTERM.
 //!
 //! Karpenter terminates an instance once the pods that it must wait for are gone. So the pod goes on while Karpenter removes the node and
-//! nothing shows that it has left its load balancers, or its agent counts connections that pass through it. It ends at once if nothing removes the node: a roll of its `DaemonSet` or a reboot
-//! is not delayed. [`release_reason`] decides; pure. As long as the present Node is not known, the hold goes on, up to its timeout.
+//! nothing shows that it has left its load balancers, or its agent counts connections that pass through it. It ends at once if nothing
+//! removes the node: a roll of its `DaemonSet` or a reboot is not delayed. [`release_reason`] decides; pure. As long as the present Node is
+//! not known, the hold goes on, up to its timeout.
 
 use std::time::Duration;
 

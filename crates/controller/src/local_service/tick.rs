@@ -1,8 +1,9 @@
 //! The ticks of the updater: when updates become due, under which Lease, and what is reported besides.
 //!
 //! Invariants: a tick without anything eligible takes neither the Lease nor ARM's time. Without the Lease nothing leaves the
-//! queue. While Nodes, Services or EndpointSlices are stale nothing leaves it either: pools stay as they are. Ticks do not overlap; none begins once the term is to be handed over. The writers of the load balancers carry the
-//! updates out (`members`); the tick keeps the Lease until each has taken what is its own, and no longer than one interval.
+//! queue. While Nodes, Services or EndpointSlices are stale nothing leaves it either: pools stay as they are. Ticks do not overlap; none
+//! begins once the term is to be handed over. The writers of the load balancers carry the updates out (`members`); the tick keeps the Lease
+//! until each has taken what is its own, and no longer than one interval.
 
 use std::collections::HashSet;
 use std::sync::Arc;

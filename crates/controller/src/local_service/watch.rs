@@ -1,8 +1,8 @@
 //! The watch of EndpointSlices, which feeds the updater and the index of serving Nodes; the Services of the term feed them too.
 //!
 //! Invariants: an event costs no more than its object's size and waits for no request; while a watch fails, the last known
-//! state stays, and `Freshness` says whether it may still be acted on; an object is forgotten when a complete list does not have it. Failures are retried, counted and logged by
-//! `headgate-kubernetes`.
+//! state stays, and `Freshness` says whether it may still be acted on; an object is forgotten when a complete list does not have it.
+//! Failures are retried, counted and logged by `headgate-kubernetes`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Reads a Node object for pools: as `headgate_node` does, and with what a condition announces about the machine.
+//! Reads a Node object for pools: as `headgate_core::node` does, and with what a condition announces about the machine.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@
 //! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
 //! part under the Lease, `documents` has the pools for its PUTs, `replaced` finds reads that are older than a write, `written`
 //! writes that reads do not show, `attempts` has what a failed attempt leaves for the next one. What changes is for the planner to
-//! decide, who leads and who has the Lease for `headgate_leader`.
+//! decide, who leads and who has the Lease for `headgate_kubernetes::leader`.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -2,13 +2,13 @@
 //!
 //! Invariants: a candidate does one thing at a time. It creates the ledger before a Lease that does not exist. It writes to the term
 //! of a Lease only if it may acquire or create it, or holds it. The reads of all candidates together come at the rate that the number
-//! of candidates sets, whatever fails. A term ends at its deadline at the latest. The Lease is released after the term's work has ended, in the version that this
-//! candidate wrote or read as its own, and the candidate contends again only after that. Work that fails makes this
-//! instance abstain for a growing time, and the others wait too, once it has failed for them. The one other write is that of
-//! a volunteer: a candidate that finds a holder that cannot work offers to succeed it, in an annotation and nothing else.
+//! of candidates sets, whatever fails. A term ends at its deadline at the latest. The Lease is released after the term's work has ended, in
+//! the version that this candidate wrote or read as its own, and the candidate contends again only after that. Work that fails makes this
+//! instance abstain for a growing time, and the others wait too, once it has failed for them. The one other write is that of a volunteer: a
+//! candidate that finds a holder that cannot work offers to succeed it, in an annotation and nothing else.
 //!
-//! Pure: no clock, no API. `held_term` is the term of a candidate that leads, `release` what ends it for others; when a Lease may be acquired is left to
-//! `observed_lease`, and how long to wait to `timing`.
+//! Pure: no clock, no API. `held_term` is the term of a candidate that leads, `release` what ends it for others; when a Lease may be
+//! acquired is left to `observed_lease`, and how long to wait to `timing`.
 
 mod held_term;
 mod release;

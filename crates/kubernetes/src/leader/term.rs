@@ -123,8 +123,8 @@ pub enum PermitError {
 }
 
 impl Term {
-    /// The number of the term: `leaseTransitions` of the Lease. No two terms of one Lease have the same. After a deletion
-    /// of the Lease, numbers continue from the highest one that the creator of the new Lease has observed.
+    /// The number of the term: `leaseTransitions` of the Lease. Each has a higher one than the term before, but for the highest `i32`, after
+    /// which comes 1. After a deletion of the Lease, numbers continue from the highest one that the creator of the new Lease has observed.
     pub fn number(&self) -> i32 {
         self.number
     }
@@ -284,8 +284,9 @@ impl TermOwner {
         self.number
     }
 
-    /// Moves the deadline to `until`, if that is later, after a renewal that began at `renewed`, and requests a handover where `handover` is set. Returns whether
-    /// the term is valid. A term that had ended by the clock before its renewal stays ended: its work may have noticed.
+    /// Moves the deadline to `until`, if that is later, after a renewal that began at `renewed`, and requests a handover where `handover`
+    /// is set. Returns whether the term is valid. A term that had ended by the clock before its renewal stays ended: its work may have
+    /// noticed.
     pub(super) fn renew(&self, until: Instant, renewed: Moment, handover: bool) -> bool {
         self.validity.send_if_modified(|validity| {
             let before = (validity.until, validity.handover_requested, validity.renewed);

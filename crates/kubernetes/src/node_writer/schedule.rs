@@ -3,8 +3,8 @@
 //! Invariants: one attempt of a Node at a time. A value is written when it is new, when its time to be renewed has come, and when the watch
 //! shows another one: at once where the watch has shown it before, else once the watch had time to show it. Two writers that disagree cost
 //! two writes in that time. Markers are confirmed at a bounded rate, the oldest first: each is a write of a whole Node, which all
-//! watches get, and thousands of Nodes may have one. Each field of each Node has a backoff of its own, and a Node whose attempt lasts long takes no place from
-//! another.
+//! watches get, and thousands of Nodes may have one. Each field of each Node has a backoff of its own, and a Node whose attempt lasts long
+//! takes no place from another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

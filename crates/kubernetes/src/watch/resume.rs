@@ -3,8 +3,8 @@
 //!
 //! A stream of one object lists it again, whatever its version: that is one small request, and so would be any check. Another
 //! stream requests the current version with a list of one object, and lists everything again only if that version is older
-//! than the watch's, or than the one that it was shown before. No outdated cache answers these requests, because they name no version. A list or check
-//! is enough for all attempts to start a watch until one is accepted or the API server cannot be reached.
+//! than the watch's, or than the one that it was shown before. No outdated cache answers these requests, because they name no version. A
+//! list or check is enough for all attempts to start a watch until one is accepted or the API server cannot be reached.
 //!
 //! To have a list, the watch is answered as the API server answers one whose version it no longer has.
 
@@ -128,8 +128,8 @@ impl Resumption {
         self.is_listing_again.swap(false, Ordering::Relaxed)
     }
 
-    /// Verifies the version of a watch, before the request for `uri` is sent. Returns the answer to it if the stream has to list again; `None` if the request may be
-    /// sent, as any request that resumes no watch.
+    /// Verifies the version of a watch, before the request for `uri` is sent. Returns the answer to it if the stream has to list again;
+    /// `None` if the request may be sent, as any request that resumes no watch.
     pub(super) async fn verify(&self, client: &Client, uri: &Uri) -> Result<Option<Response<Body>>, kube::Error> {
         let parameters = Parameters::new(uri);
         let Some(version) = parameters.version.filter(|version| parameters.is_watch && *version > 0) else {

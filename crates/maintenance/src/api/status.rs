@@ -2,8 +2,8 @@
 //!
 //! A new leader continues from the status alone: `drainPlanIndex` and `drainTargets` are the only state of a drain. An object has to stay
 //! below 1.5 MiB, so what each of 500 nodes has is short: messages are cut, long targets are in `targetSets`, once for all nodes
-//! with the same, and blockers are listed while there is room. What a leader does not know, because a newer version wrote it before a rollback, counts as missing and is computed anew; so enums of the status are open in
-//! the definition, too.
+//! with the same, and blockers are listed while there is room. What a leader does not know, because a newer version wrote it before a
+//! rollback, counts as missing and is computed anew; so enums of the status are open in the definition, too.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
 //! What gates wait for in a cluster whose load balancers no leader reads: the condition `headgate.dev/OutOfLoadBalancers`, which each agent
-//! writes on its own Node once its load balancers' probes have failed so often that they send no new connections (`outOfLoadBalancers.failedProbes`). Pure.
+//! writes on its own Node once its load balancers' probes have failed so often that they send no new connections
+//! (`outOfLoadBalancers.failedProbes`). Pure.
 //!
 //! Invariant: a Node is out only while its condition says so and its agent has confirmed that within [`MarkerFact::ttl`], by this process's
 //! clock since it observed the confirmation. Only for the first observation of a Node the age comes from the wall clock, so that a
