@@ -2,7 +2,8 @@
 //!
 //! Decisions are made by pure functions: [`plan`](crate::plan::plan) for maintenances, `evacuation::state`,
 //! `evacuation::daemon_set` and [`rollout`](crate::rollout) for Evacuations. Here are the caches that they read (`caches`, `pods`), the
-//! loops that call them (`maintenances`, `evacuations`, `rollouts`) and the writes (`executor`, `writer`, `node_edits`).
+//! loops that call them (`maintenances`, `evacuations`, `rollouts`) and the writes (`executor`, `writer`, and of Nodes
+//! `cordon_edit` and `node_edits`).
 //!
 //! Invariants: nothing is written without a permit of the term. Each write fails if its object has changed since it was read,
 //! and may be repeated. A failure here ends no other work of the term: the tasks are started again after a pause. That this
@@ -11,6 +12,7 @@
 mod blackholes;
 mod budgets;
 mod caches;
+mod cordon_edit;
 mod daemon_sets;
 mod evacuation_span;
 mod evacuations;

@@ -23,13 +23,14 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::caches::Caches;
-use super::node_edits::{ConditionsEdit, IsolationEdit, UpgradeStatusEdit, intent};
+use super::cordon_edit::IsolationEdit;
+use super::node_edits::{ConditionsEdit, UpgradeStatusEdit, intent};
 use super::writer::{WriteError, Writer};
 use crate::api::NodeMaintenanceStatus;
-use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::{Action, EvacuationChange};
 use crate::plan::isolation::orphaned_taint;
 use crate::plan::status_changes::is_urgent;
+use crate::reverted_cordons::{RevertedCordons, is_revert};
 use crate::snapshot::Snapshot;
 
 use maintenance_writes::unsigned;
@@ -62,7 +63,7 @@ pub(super) struct Executor {
     pub(super) conditions: FieldIntents,
     /// What AKS' labels of Nodes should be.
     pub(super) upgrade_statuses: FieldIntents,
-    pub(super) races: Arc<Mutex<CordonRaceDetector>>,
+    pub(super) reverted: Arc<Mutex<RevertedCordons>>,
     /// When the status of each maintenance was written last, by UID.
     pub(super) written_at: HashMap<String, Instant>,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
@@ -232,7 +233,7 @@ impl Executor {
                         change: change.clone(),
                         orphan: orphan.map(ToOwned::to_owned),
                         is_revert: is_revert(action, planned),
-                        races: Arc::clone(&self.races),
+                        reverted: Arc::clone(&self.reverted),
                         events: self.writer.events.clone(),
                         clock: self.writer.clock.clone(),
                     };

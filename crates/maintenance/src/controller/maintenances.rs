@@ -68,7 +68,7 @@ impl MaintenanceController {
                 isolations: context.node_intents.field(NodeField::Maintenance),
                 conditions: context.node_intents.field(NodeField::MaintenanceConditions),
                 upgrade_statuses: context.node_intents.field(NodeField::UpgradeStatus),
-                races: Arc::default(),
+                reverted: Arc::default(),
                 written_at: HashMap::new(),
                 evacuated: BTreeSet::new(),
                 refused: BTreeMap::new(),
@@ -135,8 +135,11 @@ impl MaintenanceController {
             let mut nodes = snapshot.nodes.iter();
             nodes.any(|facts| facts.name == node && facts.was_unschedulable.is_some())
         };
-        let races = &self.executor.races;
-        races.lock().unwrap_or_else(PoisonError::into_inner).retain(is_cordoned);
+        let reverted = &self.executor.reverted;
+        reverted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(is_cordoned);
         let exists = |uid: &String| {
             let mut maintenances = snapshot.maintenances.iter();
             maintenances.any(|one| one.metadata.uid.as_ref() == Some(uid))

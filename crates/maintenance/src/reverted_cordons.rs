@@ -1,4 +1,4 @@
-//! Detects that another actor keeps making a Node schedulable while a maintenance keeps it cordoned (NM-10).
+//! Counts reverts of cordons, by which it is seen that another actor keeps making a Node schedulable while a maintenance keeps it cordoned (NM-10).
 //!
 //! The history is in memory: after a change of leader the counting starts anew, which delays an event and loses nothing else.
 
@@ -18,17 +18,8 @@ const WINDOW: Duration = Duration::from_mins(10);
 
 /// The times at which Nodes were made schedulable again.
 #[derive(Clone, Debug, Default)]
-pub struct CordonRaceDetector {
+pub(crate) struct RevertedCordons {
     reverts: BTreeMap<String, VecDeque<Timestamp>>,
-}
-
-/// A Node whose cordon is reverted again and again.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct CordonRace {
-    /// The `metadata.name` of the Node.
-    pub node: String,
-    /// How many times it was made schedulable within the last ten minutes.
-    pub reverts: usize,
 }
 
 /// Whether an action repeats a cordon that another actor reverted: the Node has the annotation already.
@@ -44,28 +35,25 @@ pub(crate) fn is_revert(action: &Action, node: &Node) -> bool {
     *unschedulable == Some(true) && *remembered != Some(Change::Remove) && node.was_unschedulable.is_some()
 }
 
-impl CordonRaceDetector {
-    /// Records one revert. Gives a race at every third one within ten minutes, so that events stay few.
-    pub fn record(&mut self, node: &str, now: Timestamp) -> Option<CordonRace> {
+impl RevertedCordons {
+    /// Records one revert. Gives the number of reverts at every third one within ten minutes, so that events stay few.
+    pub(crate) fn record(&mut self, node: &str, now: Timestamp) -> Option<usize> {
         let times = self.reverts.entry(node.to_owned()).or_default();
         let is_old = |time: &Timestamp| now.duration_since(*time).unsigned_abs() > WINDOW;
         while times.front().is_some_and(is_old) {
             times.pop_front();
         }
         times.push_back(now);
-        if times.len() < REVERTS {
+        let reverts = times.len();
+        if reverts < REVERTS {
             return None;
         }
-        let race = CordonRace {
-            node: node.to_owned(),
-            reverts: times.len(),
-        };
         times.clear();
-        Some(race)
+        Some(reverts)
     }
 
     /// Forgets Nodes that no maintenance keeps cordoned any more.
-    pub fn retain(&mut self, is_cordoned: impl Fn(&str) -> bool) {
+    pub(crate) fn retain(&mut self, is_cordoned: impl Fn(&str) -> bool) {
         self.reverts.retain(|node, _| is_cordoned(node));
     }
 }
@@ -82,11 +70,11 @@ mod tests {
 
     #[test]
     fn three_reverts_in_ten_minutes_are_a_race() {
-        let mut detector = CordonRaceDetector::default();
+        let mut reverted = RevertedCordons::default();
         let mut races = |minutes: &[i64]| -> Vec<bool> {
             minutes
                 .iter()
-                .map(|minute| detector.record("one", at(*minute)).is_some())
+                .map(|minute| reverted.record("one", at(*minute)).is_some())
                 .collect()
         };
         assert_eq!(races(&[0, 5, 10]), [false, false, true]);
@@ -104,17 +92,13 @@ mod tests {
 
     #[test]
     fn nodes_are_counted_apart_and_forgotten() {
-        let mut detector = CordonRaceDetector::default();
+        let mut reverted = RevertedCordons::default();
         for node in ["one", "two", "one", "two"] {
-            assert_eq!(detector.record(node, at(0)), None);
+            assert_eq!(reverted.record(node, at(0)), None);
         }
-        detector.retain(|node| node == "two");
-        assert_eq!(detector.record("one", at(1)), None);
-        let race = CordonRace {
-            node: "two".to_owned(),
-            reverts: 3,
-        };
-        assert_eq!(detector.record("two", at(1)), Some(race));
+        reverted.retain(|node| node == "two");
+        assert_eq!(reverted.record("one", at(1)), None);
+        assert_eq!(reverted.record("two", at(1)), Some(3));
     }
 
     #[test]
