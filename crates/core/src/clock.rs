@@ -6,8 +6,8 @@
 
 mod observed;
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -51,62 +51,33 @@ pub fn whole_seconds(time: Timestamp) -> Timestamp {
 }
 
 /// A source of moments.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Clock {
     /// The clocks of the machine.
     System,
-    /// Monotonic time from tokio, and wall-clock time derived from it, counted from this moment.
-    Anchored(Moment),
-    /// The same, with a wall clock that is ahead by this offset.
-    Offset(Arc<(Moment, WallOffset)>),
+    /// Monotonic time from tokio, and the wall-clock time that this function derives from it.
+    Derived(Arc<dyn Fn(Instant) -> Timestamp + Send + Sync>),
 }
 
-/// By how far the wall clock of a [`Clock::Offset`] is ahead. A change is a jump, as after a correction of the time, or after the
-/// machine stood still. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct WallOffset(Arc<AtomicI64>);
-
-impl WallOffset {
-    /// Makes the wall clock be ahead by this many milliseconds from now on.
-    pub fn set_millis(&self, millis: i64) {
-        self.0.store(millis, Ordering::Relaxed);
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
     }
 }
 
 impl Clock {
     /// A clock whose wall-clock time is `wall` now, and advances only with tokio's time.
     pub fn anchored(wall: Timestamp) -> Self {
-        Self::Anchored(Moment {
-            wall,
-            mono: Instant::now(),
-        })
-    }
-
-    /// The same clock with an offset of its wall clock. The machine's own clocks have none.
-    #[must_use]
-    pub fn with_offset(&self, offset: WallOffset) -> Self {
-        match self {
-            Self::System => Self::System,
-            Self::Anchored(anchor) => Self::Offset(Arc::new((*anchor, offset))),
-            Self::Offset(inner) => Self::Offset(Arc::new((inner.0, offset))),
-        }
+        let mono = Instant::now();
+        Self::Derived(Arc::new(move |now| Moment { wall, mono }.wall_at(now)))
     }
 
     /// The present time of both clocks.
     pub fn now(&self) -> Moment {
         let mono = Instant::now();
-        let since = |anchor: &Moment, offset: SignedDuration| {
-            let elapsed = SignedDuration::try_from(mono - anchor.mono).unwrap_or(SignedDuration::MAX);
-            let elapsed = elapsed.saturating_add(offset);
-            anchor.wall.saturating_add(elapsed).unwrap_or(Timestamp::MAX)
-        };
         let wall = match self {
             Self::System => Timestamp::now(),
-            Self::Anchored(anchor) => since(anchor, SignedDuration::ZERO),
-            Self::Offset(inner) => {
-                let (anchor, WallOffset(millis)) = &**inner;
-                since(anchor, SignedDuration::from_millis(millis.load(Ordering::Relaxed)))
-            }
+            Self::Derived(wall) => wall(mono),
         };
         Moment { wall, mono }
     }
@@ -131,13 +102,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn instants_have_a_wall_clock_time() {
         let wall = Timestamp::from_second(1_000).unwrap();
-        let now = Clock::anchored(wall).now();
+        let clock = Clock::anchored(wall);
+        let now = clock.now();
         let second = Duration::from_secs(1);
         assert_eq!(now.wall_at(now.mono), wall);
         assert_eq!(now.wall_at(now.mono + 5 * second).as_second(), 1_005);
         tokio::time::advance(10 * second).await;
         assert_eq!(now.wall_at(Instant::now()).as_second(), 1_010);
-        let later = Clock::Anchored(now).now();
+        let later = clock.now();
         assert_eq!(later.wall_at(now.mono), wall);
         assert_eq!(later.wall_at(later.mono + Duration::MAX / 4), Timestamp::MAX);
     }
@@ -160,22 +132,5 @@ mod tests {
         assert_eq!(before.wall, start);
         assert_eq!(after.wall.to_string(), "2026-01-02T03:04:06.5Z");
         assert_eq!(after.mono - before.mono, Duration::from_millis(1500));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn offset_moves_the_wall_clock_alone() {
-        let right = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let offset = WallOffset::default();
-        let wrong = right.with_offset(offset.clone());
-        assert_eq!(wrong.now(), right.now());
-        for millis in [2500, -3_600_000, 0] {
-            offset.set_millis(millis);
-            let (wrong, right) = (wrong.now(), right.now());
-            assert_eq!(wrong.mono, right.mono);
-            assert_eq!(
-                wrong.wall.duration_since(right.wall),
-                SignedDuration::from_millis(millis)
-            );
-        }
     }
 }

@@ -2,13 +2,12 @@
 
 use headgate_controller::admin_state::{Ledger, RestoreOutcome};
 use headgate_controller::restore::RestoreRequestError;
-use headgate_core::clock::WallOffset;
 use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::rows::cluster::{DRAINING, SECOND, TestCluster};
-use super::world::{ENFORCE, GROUP, entries, load_balancer};
+use super::world::{ENFORCE, GROUP, WallOffset, entries, load_balancer};
 
 /// Longer than the lag of lists and the tail of `restored` entries together.
 const EIGHT_MINUTES: u32 = 8 * 60;
@@ -138,7 +137,7 @@ async fn entries_end_neither_sooner_nor_later_by_clocks_that_are_wrong() {
         let wall = WallOffset::default();
         let mut cluster = TestCluster::with_node_2_down().await;
         cluster.stop().await;
-        cluster.world.clock = cluster.world.clock.with_offset(wall.clone());
+        cluster.world.clock = wall.of(&cluster.world.clock);
         wall.set_millis(before);
         cluster.lead(ENFORCE).await;
         cluster.taint(2, &[]);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use headgate_controller::admin_state::GuardSettings;
-use headgate_core::clock::{Clock, WallOffset};
+use headgate_core::clock::Clock;
 use headgate_core::node::{KeyMatcher, SignalMatcher};
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::leader::Term;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use super::assumptions::{Assumptions, node_of_entry};
 use super::guard::GUARD;
 use super::invariants::{Invariants, check_final_state};
-use super::world::{ENFORCE, Leader, SECOND, World, address, dual_stack, scope};
+use super::world::{ENFORCE, Leader, SECOND, WallOffset, World, address, dual_stack, scope};
 
 /// Nodes that may get signals.
 const NODES: usize = 4;
@@ -145,7 +145,7 @@ impl RandomRun {
         let invariants = self.invariants.clone();
         // Its clock is its own.
         let wall = WallOffset::default();
-        let clock = self.world.clock.with_offset(wall.clone());
+        let clock = wall.of(&self.world.clock);
         let right = std::mem::replace(&mut self.world.clock, clock);
         let leader = Leader::start_with_spy(&self.world, client, &name, ENFORCE, |terms| invariants.spy(terms)).await;
         self.world.clock = right;

@@ -1,6 +1,7 @@
 //! A cluster with load balancers in the emulator, and leaders that can be stopped and killed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,6 +38,26 @@ mod leader;
 
 pub(crate) use agent::run_agent;
 pub(crate) use leader::Leader;
+
+/// By how far a wall clock is ahead, in milliseconds. A change is a jump, as after a correction of the time, or after the machine stood
+/// still.
+#[derive(Clone, Default)]
+pub(crate) struct WallOffset(Arc<AtomicI64>);
+
+impl WallOffset {
+    pub(crate) fn set_millis(&self, millis: i64) {
+        self.0.store(millis, Ordering::Relaxed);
+    }
+
+    /// The same clock with this offset of its wall clock alone.
+    pub(crate) fn of(&self, right: &Clock) -> Clock {
+        let (offset, right) = (Arc::clone(&self.0), right.clone());
+        let ahead = move || SignedDuration::from_millis(offset.load(Ordering::Relaxed));
+        Clock::Derived(Arc::new(move |_| {
+            right.now().wall.saturating_add(ahead()).unwrap_or(Timestamp::MAX)
+        }))
+    }
+}
 
 const BASE: &str = "http://127.0.0.1:1";
 pub(crate) const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";

@@ -73,7 +73,7 @@ impl State {
                 "This emulator uses the machine's clock, which cannot be set forward. Only an emulator inside the process of a \
                  test can set its clock; for others, set a short operationDelay in the settings.",
             )),
-            Clock::Anchored(_) | Clock::Offset(..) => {
+            Clock::Derived(_) => {
                 self.offset = self.offset.saturating_add(by);
                 Ok(())
             }

@@ -208,10 +208,8 @@ impl ElectionFixture {
     /// A candidate whose clock is wrong by so many seconds.
     pub(crate) fn candidate(&self, name: &str, clock_error: i64) -> TestCandidate {
         let (client, line) = self.fake.client();
-        let clock = Clock::Anchored(Moment {
-            wall: self.anchor.wall + SignedDuration::from_secs(clock_error),
-            ..self.anchor
-        });
+        let (anchor, error) = (self.anchor, SignedDuration::from_secs(clock_error));
+        let clock = Clock::Derived(Arc::new(move |now| anchor.wall_at(now) + error));
         let reports = watch::Sender::new(report(false, clock.now()));
         let stop = CancellationToken::new();
         let (frozen, thawed) = watch::channel(false);
