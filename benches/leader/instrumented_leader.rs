@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 use headgate_azure::{ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport};
 use headgate_azure::{Credential, Secret};
@@ -327,7 +328,7 @@ fn has_signal(data: &[u8]) -> bool {
 async fn spied_arm(arm: SocketAddr, recorder: Recorder, clock: Clock) -> anyhow::Result<ArmClient> {
     let one = load_balancers_path().to_lowercase();
     let network = Transport::network(&TrustedRoots::System, Proxies::from_env())?;
-    let transport = network.inspected(move |request| {
+    let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
         if request.uri().path().to_lowercase().starts_with(&one) {
             recorder.note(|seen, now| {
                 if seen.held.is_some() {
@@ -336,7 +337,9 @@ async fn spied_arm(arm: SocketAddr, recorder: Recorder, clock: Clock) -> anyhow:
             });
         }
         recorder.note(|seen, now| seen.last = Some(now));
-    });
+        let network = network.clone();
+        async move { network.send(request).await }
+    }));
     let base = format!("http://{arm}");
     let endpoints = Endpoints::discover(&transport, &base, None).await?;
     let credential = Credential::ClientSecret {

@@ -72,10 +72,10 @@ pub struct ArmClient {
     user_agent: HeaderValue,
     labels: RequestLabels,
     metrics: Metrics,
-    /// Size limit of a list or a load balancer.
-    max_streamed_bytes: usize,
-    /// Text of a load balancer that is kept for a write.
-    max_kept_bytes: usize,
+    /// Size limit of a page of a list and of a load balancer; 64 MiB unless it is set.
+    pub max_streamed_bytes: usize,
+    /// Up to this size the text of a load balancer is kept for a write; 6 MiB unless it is set.
+    pub max_kept_bytes: usize,
 }
 
 impl fmt::Debug for ArmClient {
@@ -146,21 +146,6 @@ impl ArmClient {
             max_streamed_bytes: MAX_STREAMED_BYTES,
             max_kept_bytes: MAX_KEPT_BYTES,
         }
-    }
-
-    /// The same client with another size limit of a page of a list and of a load balancer; 64 MiB by default.
-    #[must_use]
-    pub fn with_max_streamed_bytes(self, max_streamed_bytes: usize) -> Self {
-        Self {
-            max_streamed_bytes,
-            ..self
-        }
-    }
-
-    /// The same client, keeping the text of a load balancer for a write up to another size; 6 MiB by default.
-    #[must_use]
-    pub fn with_max_kept_bytes(self, max_kept_bytes: usize) -> Self {
-        Self { max_kept_bytes, ..self }
     }
 
     /// The same client, counting its requests in `metrics`.

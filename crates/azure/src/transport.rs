@@ -76,16 +76,6 @@ impl Transport {
         Self(BoxCloneSyncService::new(service))
     }
 
-    /// The same transport, which calls `inspect` with each request right before it is sent.
-    #[must_use]
-    pub fn inspected(self, inspect: impl Fn(&Request<Bytes>) + Clone + Send + Sync + 'static) -> Self {
-        Self::new(service_fn(move |request: Request<Bytes>| {
-            inspect(&request);
-            let inner = self.clone();
-            async move { inner.send(request).await }
-        }))
-    }
-
     /// A transport over the network.
     ///
     /// # Errors
@@ -111,7 +101,11 @@ impl Transport {
         })))
     }
 
-    pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<BufferedResponse, TransportError> {
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// When there is no response.
+    pub async fn send(&self, request: Request<Bytes>) -> Result<BufferedResponse, TransportError> {
         self.0.clone().oneshot(request).await
     }
 

@@ -136,6 +136,13 @@ impl TestBed {
         }
     }
 
+    /// A client of the same ARM with this size limit of a page and of a load balancer.
+    fn arm_up_to(&self, max_streamed_bytes: usize) -> ArmClient {
+        let mut arm = self.arm.clone();
+        arm.max_streamed_bytes = max_streamed_bytes;
+        arm
+    }
+
     async fn list(&self, group: &ResourceGroupId) -> Result<Vec<LoadBalancerSummary<()>>, ArmError> {
         let list = self.arm.list_load_balancers(group, |_| true, |_| (), soon()).await?;
         Ok(list.load_balancers)

@@ -247,7 +247,7 @@ async fn single_pools_are_read_if_their_list_is_too_large() {
     let bed = TestBed::new(&[with_rules(BYTES)]).await;
     let id = group().load_balancer("lb").unwrap();
     let expected = bed.arm.get_load_balancer(&id, kept, soon()).await.unwrap().summary;
-    let arm = bed.arm.clone().with_max_streamed_bytes(BYTES * 3 / 2);
+    let arm = bed.arm_up_to(BYTES * 3 / 2);
     let whole = arm.get_load_balancer(&id, kept, soon()).await.unwrap_err();
     assert!(matches!(whole, ArmError::TooLarge(_)), "{whole}");
     // The pool that a rule uses, and the known one; one that does not exist is left out.
@@ -278,13 +278,13 @@ async fn single_pools_are_read_if_their_list_is_too_large() {
         assert_eq!((&parts.rules, &parts.etag), (&expected.rules, &expected.etag));
     }
     // One pool that is too large is an error, and so is a refusal.
-    let arm = bed.arm.clone().with_max_streamed_bytes(BYTES / 2);
+    let arm = bed.arm_up_to(BYTES / 2);
     let error = arm
         .get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon())
         .await
         .unwrap_err();
     assert!(matches!(error, ArmError::TooLarge(_)), "{error}");
-    let arm = bed.arm.clone().with_max_streamed_bytes(BYTES * 3 / 2);
+    let arm = bed.arm_up_to(BYTES * 3 / 2);
     let refusal = json!({"answer": {"status": 404, "body": "a proxy"}});
     bed.fault("GET", "/backendAddressPools/pool$", 1, &refusal);
     let error = arm
@@ -302,7 +302,7 @@ async fn single_pools_are_read_if_their_list_is_too_large() {
 async fn busy_load_balancer_is_busy_in_parts_too() {
     let bed = TestBed::new(&[with_rules(300_000)]).await;
     let id = group().load_balancer("lb").unwrap();
-    let arm = bed.arm.clone().with_max_streamed_bytes(100_000);
+    let arm = bed.arm_up_to(100_000);
     let state = async || {
         // Single pools are too large as well, so the list is read with the other client.
         let parts = bed.arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon());

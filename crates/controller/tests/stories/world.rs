@@ -299,15 +299,10 @@ impl World {
             rate_limits: self.rate_limits,
             user_agent: Some(format!("headgate/{name}")),
         };
-        let client = ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone());
-        let client = match self.max_streamed_bytes {
-            Some(bytes) => client.with_max_streamed_bytes(bytes),
-            None => client,
-        };
-        match self.max_kept_bytes {
-            Some(bytes) => client.with_max_kept_bytes(bytes),
-            None => client,
-        }
+        let mut client = ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone());
+        client.max_streamed_bytes = self.max_streamed_bytes.unwrap_or(client.max_streamed_bytes);
+        client.max_kept_bytes = self.max_kept_bytes.unwrap_or(client.max_kept_bytes);
+        client
     }
 
     /// What the cluster's `azure.json` names.
