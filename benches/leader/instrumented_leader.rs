@@ -18,7 +18,7 @@ use headgate_controller::local_service::{self, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers, read_node};
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReader, SignalRules};
+use headgate_core::node::{NodeReader, SignalRules, SignalSettings};
 use headgate_core::telemetry::MetricsFormat;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
@@ -167,7 +167,7 @@ pub(crate) struct LeaderSignals {
 impl Default for LeaderSignals {
     fn default() -> Self {
         Self {
-            rules: SignalRules::default_admin_state(),
+            rules: SignalSettings::default().admin_state(),
             has_marker: false,
         }
     }

@@ -217,7 +217,7 @@ mod tests {
     use headgate_agent::health::services::{Metrics as ServiceMetrics, PortStates, ServiceDrains, ServiceIndex};
     use headgate_agent::health::{ProxyStatus, VerdictInputs};
     use headgate_core::clock::Clock;
-    use headgate_core::node::{Node, SignalRules, Taint};
+    use headgate_core::node::{Node, SignalSettings, Taint};
     use headgate_http::server::BindState;
     use headgate_test_kubernetes::blocked_logs;
     use kube::runtime::watcher::Event;
@@ -228,7 +228,7 @@ mod tests {
 
     /// How long the health port of a Node with these taints waits while its Service is listed and no other node was read.
     async fn waited(taints: Vec<Taint>) -> Duration {
-        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let (clock, rules) = (Clock::System, SignalSettings::default().health());
         let node = Node {
             uid: "u".into(),
             taints,
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_port_opens_although_nobody_reads_the_log() {
-        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let (clock, rules) = (Clock::System, SignalSettings::default().health());
         let main = runtime::Runtime::new().unwrap();
         let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
         let state = watch::Sender::new(BindState::Waiting);

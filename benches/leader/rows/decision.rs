@@ -18,7 +18,7 @@ use headgate_controller::admin_state::{
 };
 use headgate_controller::pool::{ClusterNode, InterfaceCache, LoadBalancerView, PoolEdit, read_node};
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReader, SignalRules};
+use headgate_core::node::{NodeReader, SignalSettings};
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
@@ -195,8 +195,8 @@ fn object(number: usize, tainted: bool) -> Value {
 
 fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     let reader = NodeReader {
-        rules: SignalRules::default_admin_state(),
-        health_rules: SignalRules::default_health(),
+        rules: SignalSettings::default().admin_state(),
+        health_rules: SignalSettings::default().health(),
         ..NodeReader::default()
     };
     Ok(read_node(serde_json::from_value(object.clone())?, &reader))

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate_core::node::{SignalMatcher, SignalRules};
+use headgate_core::node::{SignalMatcher, SignalSettings};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -61,7 +61,7 @@ pub(super) async fn matchers(world: &mut World) -> anyhow::Result<Row> {
         nodes: WAVE + TRIALS,
     };
     let without = run(world, shape, LeaderSignals::default()).await?;
-    let mut rules = SignalRules::default_admin_state();
+    let mut rules = SignalSettings::default().admin_state();
     for number in 0..MATCHERS_OF_EACH_KIND {
         for matcher in [
             json!({"taint": format!("bench.example/{number}-*")}),

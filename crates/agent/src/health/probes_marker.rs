@@ -136,7 +136,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use headgate_core::node::{MarkerStatus, Node, Signal, SignalRules, Taint};
+    use headgate_core::node::{MarkerStatus, Node, Signal, SignalSettings, Taint};
     use headgate_kubernetes::{NodeField, NodeIntents};
     use jiff::Timestamp;
     use prometheus_client::registry::Registry;
@@ -174,7 +174,8 @@ mod tests {
         /// An agent that has just started.
         fn start() -> Self {
             let clock = Clock::System;
-            let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), clock.now()));
+            let rules = SignalSettings::default().health();
+            let node = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
             let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
             let notices = watch::Sender::new(BTreeMap::new());
             let inputs = VerdictInputs {
@@ -226,7 +227,7 @@ mod tests {
                 }),
                 ..Node::default()
             };
-            let node = node.with_signals(&SignalRules::default_health());
+            let node = node.with_signals(&SignalSettings::default().health());
             let now = Clock::System.now();
             self.node.send_modify(|report| *report = report.with_node(node, now));
         }

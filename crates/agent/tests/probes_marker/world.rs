@@ -11,7 +11,7 @@ use headgate_agent::health::services::{KeptServicesView, ServiceDrains};
 use headgate_agent::health::{Metrics, ProbesMarker, ProxyStatus, ServiceAnswers, VerdictInputs, router};
 use headgate_agent::own_node::watch_own_node;
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReport, Signal, SignalRules};
+use headgate_core::node::{NodeReport, Signal, SignalSettings};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use hyper::{Request, StatusCode};
@@ -138,7 +138,7 @@ impl World {
 
 fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
     let (client, faults) = fake.client();
-    let rules = SignalRules::default_health();
+    let rules = SignalSettings::default().health();
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
     let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
     let notices = watch::Sender::new(Notices::new());

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{NodeReader, NodeReport, SignalRules};
+use headgate_core::node::{NodeReader, NodeReport, SignalSettings};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -82,7 +82,8 @@ fn after_plan(targets: &TargetStates, entry: &'static str, now: Moment) -> &'sta
 
 #[test]
 fn verdicts_and_plans_after_each_measured_step() {
-    let (health, admin_state) = (SignalRules::default_health(), SignalRules::default_admin_state());
+    let by_default = SignalSettings::default();
+    let (health, admin_state) = (by_default.health(), by_default.admin_state());
     for (name, steps) in SEQUENCES.iter().copied() {
         let start = Clock::System.now();
         let mut node = json!({"metadata": {"name": "n1", "uid": "u1"}, "spec": {"taints": []},

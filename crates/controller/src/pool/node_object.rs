@@ -30,15 +30,15 @@ pub fn read_node(object: NodeObject, reader: &NodeReader) -> Node {
 
 #[cfg(test)]
 mod tests {
-    use headgate_core::node::{DRAINING_TAINT, SignalRules};
+    use headgate_core::node::{DRAINING_TAINT, SignalSettings};
     use serde_json::{Value, json};
 
     use super::*;
 
     fn read(object: &Value) -> Node {
         let reader = NodeReader {
-            rules: SignalRules::default_admin_state(),
-            health_rules: SignalRules::default_health(),
+            rules: SignalSettings::default().admin_state(),
+            health_rules: SignalSettings::default().health(),
             ..NodeReader::default()
         };
         read_node(serde_json::from_value(object.clone()).unwrap(), &reader)

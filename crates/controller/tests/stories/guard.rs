@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{NodeReader, NodeReport, SignalMatcher, SignalRules};
+use headgate_core::node::{NodeReader, NodeReport, SignalMatcher, SignalRules, SignalSettings};
 use headgate_core::settings::IntOrPercent;
 use headgate_test_kubernetes::{Fault, RecordedRequest};
 use hyper::Method;
@@ -32,7 +32,7 @@ pub(crate) static GUARD: LazyLock<GuardSettings> = LazyLock::new(|| GuardSetting
     minimum_in_service: IntOrPercent::Int(1),
     max_new_down: IntOrPercent::ALL,
     health_port: 10456,
-    health_rules: SignalRules::default_health(),
+    health_rules: SignalSettings::default().health(),
     may_write_holds: true,
 });
 
@@ -233,7 +233,7 @@ async fn hold_of_what_waits_covers_no_condition_of_health_alone() {
     let pools = [load_balancer("kubernetes", &[("kubernetes", entries(1..=8, true))])];
     let mut cluster = TestCluster::without_leader(8, &pools).await;
     let matcher = json!({"condition": {"type": "Bad", "status": "True"}});
-    let mut health_rules = SignalRules::default_health();
+    let mut health_rules = SignalSettings::default().health();
     health_rules.matchers.push(SignalMatcher::parse(&matcher).unwrap());
     cluster.world.guard = GuardSettings {
         health_rules,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, SignalRules};
+use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, SignalSettings};
 use headgate_test_kubernetes::ClientFaults;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -31,7 +31,8 @@ async fn cluster(has_leader: bool) -> TestCluster {
 /// The part of node 2's agent that writes its Node, and its connection to the API server.
 pub(crate) fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<()>, ClientFaults) {
     let (client, line) = cluster.fake.client();
-    let agent = run_agent(client, &cluster.world.clock, 2, SignalRules::default_health(), timeout);
+    let rules = SignalSettings::default().health();
+    let agent = run_agent(client, &cluster.world.clock, 2, rules, timeout);
     (tokio::spawn(agent), line)
 }
 

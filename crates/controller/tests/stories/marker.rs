@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_core::node::{NodeTraffic, SignalMatcher, SignalRules};
+use headgate_core::node::{NodeTraffic, SignalMatcher, SignalRules, SignalSettings};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -286,7 +286,8 @@ async fn cordoned_node_stays_out_for_a_new_leader_although_its_cordon_must_last(
         };
         cluster.lead(ENFORCE).await;
         let (client, _) = cluster.fake.client();
-        let agent = run_agent(client, &cluster.world.clock, 2, SignalRules::default_health(), None);
+        let rules = SignalSettings::default().health();
+        let agent = run_agent(client, &cluster.world.clock, 2, rules, None);
         let agent = tokio::spawn(agent);
         cluster.node(2, |node| node["spec"]["unschedulable"] = json!(true));
         sleep(600 * SECOND).await;
@@ -341,7 +342,8 @@ async fn a_condition_that_others_wrote_is_written_again() {
 async fn the_agent_makes_it_unknown_three_minutes_after_the_leader_died() {
     let mut cluster = cluster().await;
     let (client, _) = cluster.fake.client();
-    let agent = run_agent(client, &cluster.world.clock, 2, SignalRules::default_health(), None);
+    let rules = SignalSettings::default().health();
+    let agent = run_agent(client, &cluster.world.clock, 2, rules, None);
     let agent = tokio::spawn(agent);
     cluster.taint(2, &[DRAINING]);
     until_shown(&cluster, 2, "True", "AdminStateDown").await;

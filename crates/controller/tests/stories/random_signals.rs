@@ -13,7 +13,9 @@ use std::time::Duration;
 use headgate_azure_emulator::{entries_of, pools_in};
 use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::Clock;
-use headgate_core::node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, NodeReader, SignalMatcher, SignalRules};
+use headgate_core::node::{
+    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, NodeReader, SignalMatcher, SignalRules, SignalSettings,
+};
 use headgate_core::settings::IntOrPercent;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
@@ -50,7 +52,7 @@ const SETTLE_TIME: Duration = Duration::from_mins(6);
 
 /// What every instance takes as a signal.
 fn rules() -> SignalRules {
-    let mut rules = SignalRules::default_admin_state();
+    let mut rules = SignalSettings::default().admin_state();
     let matchers = [
         json!({"taint": "example.com/leaving-*"}),
         json!({"condition": {"type": "VMEventScheduled", "status": "True", "messagePrefix": "Preempt Scheduled:"}}),

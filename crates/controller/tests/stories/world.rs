@@ -17,7 +17,7 @@ use headgate_controller::local_pools::LocalServicePools;
 use headgate_controller::local_service::LocalPoolsTarget;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
-use headgate_core::node::{SignalRules, TrafficByNode};
+use headgate_core::node::{SignalRules, SignalSettings, TrafficByNode};
 use headgate_test_kubernetes::{CCM, FakeApi, OtherProcess, ProcessPoints, SHARED_LEASE};
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request, Response};
@@ -257,7 +257,7 @@ impl World {
             local_pools_settings: LocalServicePools::default(),
             marker: false,
             preempt_events: false,
-            rules: SignalRules::default_admin_state(),
+            rules: SignalSettings::default().admin_state(),
             arm_unreachable: None,
             guard: SHIPPED_GUARD.clone(),
             max_streamed_bytes: None,

@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn keys() -> SignalRules {
-        SignalRules::default_health()
+        crate::node::SignalSettings::default().health()
     }
 
     /// Whether the Node with these taints is held after one observation.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::known_signals::{KnownSignal, SignalSettings};
+use super::known_signals::KnownSignal;
 use super::object::Taint;
 use super::reader::Node;
 use super::signal::Signal;
@@ -364,16 +364,6 @@ impl SignalRules {
         Self {
             matchers: taints.chain(built_in.iter().cloned()).collect(),
         }
-    }
-
-    /// What makes `/healthz` answer 503 by default.
-    pub fn default_health() -> Self {
-        SignalSettings::default().health()
-    }
-
-    /// What the leader sets a node `Down` for by default.
-    pub fn default_admin_state() -> Self {
-        SignalSettings::default().admin_state()
     }
 
     /// The signals of a Node, each with how long it must last before it counts.

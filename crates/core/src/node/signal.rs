@@ -259,6 +259,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::node::known_signals::SignalSettings;
     use crate::node::matcher::{SignalMatcher, SignalRules};
     use crate::node::object::Taint;
     use crate::node::{Condition, Node};
@@ -404,8 +405,9 @@ mod tests {
                 "listed in the settings",
             ),
         ] {
-            assert!(SignalRules::default_health().detect(&node).is_empty(), "{matcher}");
-            assert!(SignalRules::default_admin_state().detect(&node).is_empty(), "{matcher}");
+            let by_default = SignalSettings::default();
+            assert!(by_default.health().detect(&node).is_empty(), "{matcher}");
+            assert!(by_default.admin_state().detect(&node).is_empty(), "{matcher}");
             let rules = SignalRules {
                 matchers: vec![matcher.clone()],
             };

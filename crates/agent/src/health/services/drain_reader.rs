@@ -401,7 +401,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use headgate_core::node::{MARKER_CONDITION, NodeReport, Taint};
+    use headgate_core::node::{MARKER_CONDITION, NodeReport, SignalSettings, Taint};
 
     use super::super::super::proxy_status::ProxyStatus;
     use super::super::drain::{ServiceDrain, service_drain};
@@ -477,7 +477,7 @@ mod tests {
     impl Reading {
         /// With the time that the API server takes for each request.
         fn start(latency: Duration) -> Self {
-            let (clock, rules) = (Clock::System, SignalRules::default_health());
+            let (clock, rules) = (Clock::System, SignalSettings::default().health());
             let drained = Node {
                 name: "n1".into(),
                 uid: "u".into(),

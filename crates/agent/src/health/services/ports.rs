@@ -292,7 +292,7 @@ mod tests {
     use std::thread;
 
     use headgate_core::clock::Clock;
-    use headgate_core::node::{NodeReport, SignalRules};
+    use headgate_core::node::{NodeReport, SignalSettings};
     use headgate_test_kubernetes::blocked_logs;
     use prometheus_client::registry::Registry;
     use tokio::net::TcpListener;
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_port_that_cannot_be_opened_waits_for_no_line_of_the_log() {
-        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let (clock, rules) = (Clock::System, SignalSettings::default().health());
         let node = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()).without_node());
         let table = [(NamespacedName::new("default", "web"), ServedService::example(1))];
         let tables = watch::Sender::new(Some(Arc::new(table.into_iter().collect::<ServiceTable>())));

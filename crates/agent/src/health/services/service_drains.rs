@@ -130,7 +130,7 @@ mod tests {
     use std::time::Duration;
 
     use headgate_core::clock::Clock;
-    use headgate_core::node::{AzureNotice, NodeReport, Signal, SignalRules};
+    use headgate_core::node::{AzureNotice, NodeReport, Signal, SignalSettings};
     use headgate_core::service::IpFamily;
     use jiff::Timestamp;
 
@@ -142,7 +142,7 @@ mod tests {
     /// What one Service is kept for, with endpoints here, an answer about it, and its own port open or failed.
     fn kept(signal: Option<Signal>, endpoints: u32, is_answered: bool, port: Option<bool>) -> Option<KeptBecause> {
         let (web, now) = (NamespacedName::new("default", "web"), Clock::System.now());
-        let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), now));
+        let node = watch::Sender::new(NodeReport::initial(None, &SignalSettings::default().health(), now));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
         let notices = watch::Sender::new(
             signal

@@ -132,7 +132,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use headgate_core::node::{Node, NodeReport, SignalRules, Taint};
+    use headgate_core::node::{Node, NodeReport, SignalSettings, Taint};
     use prometheus_client::registry::Registry;
     use tokio::time::{Instant, sleep};
 
@@ -144,7 +144,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_answers_are_known_with_the_services_the_node_and_while_it_has_signals_the_others() {
-        let (clock, rules) = (Clock::System, SignalRules::default_health());
+        let (clock, rules) = (Clock::System, SignalSettings::default().health());
         let start = NodeReport::initial(None, &rules, clock.now());
         let node = watch::Sender::new(start.clone());
         let (tables, reads) = (watch::Sender::new(None), watch::Sender::new(None));

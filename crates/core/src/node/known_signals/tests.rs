@@ -27,7 +27,7 @@ fn defaults_are_the_taints_and_what_the_node_object_says_of_its_end() {
 
 #[test]
 fn disabled_and_extra_change_one_signal_and_leave_the_others() {
-    let by_default = names(&SignalRules::default_admin_state());
+    let by_default = names(&SignalSettings::default().admin_state());
     let without = |name: &str| {
         by_default
             .iter()
@@ -40,7 +40,7 @@ fn disabled_and_extra_change_one_signal_and_leave_the_others() {
     assert!(!names(&disabled.health()).contains(&"karpenter.sh/disrupted".to_owned()));
     let narrowed = settings(&[], &[json!({"signal": "karpenter", "for": ["health"]})]);
     assert_eq!(names(&narrowed.admin_state()), without("karpenter.sh/disrupted"));
-    assert_eq!(narrowed.health(), SignalRules::default_health());
+    assert_eq!(narrowed.health(), SignalSettings::default().health());
     let more = settings(
         &[],
         &[

@@ -164,7 +164,7 @@ fn only_what_a_matcher_names_is_kept() {
         "spec": {"unschedulable": true},
         "status": {"conditions": [{"type": "A", "status": "True", "message": "é".repeat(600)}, {"type": "B", "status": "True"},
             {"type": "Drained", "status": "True"}]}});
-    let by_default = read(node.clone(), &SignalRules::default_health());
+    let by_default = read(node.clone(), &crate::node::SignalSettings::default().health());
     assert!(by_default.labels.is_empty() && by_default.conditions.is_empty() && !by_default.unschedulable);
     assert_eq!(by_default.annotations.len(), 1);
     let rules = rules(&[

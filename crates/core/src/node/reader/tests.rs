@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::node::known_signals::SignalSettings;
 use crate::node::marker::MarkerStatus;
 use crate::node::matcher::SignalMatcher;
 use crate::node::names::SPOT_NOTICE_ANNOTATION;
@@ -8,15 +9,15 @@ use crate::node::report::NodeReport;
 
 /// As an agent reads its own Node.
 fn own(object: &Value) -> Node {
-    let reader = NodeReader::own(SignalRules::default_health());
+    let reader = NodeReader::own(SignalSettings::default().health());
     reader.read(serde_json::from_value(object.clone()).unwrap())
 }
 
 /// As a leader reads all Nodes.
 fn read(object: &Value) -> Node {
     let reader = NodeReader {
-        rules: SignalRules::default_admin_state(),
-        health_rules: SignalRules::default_health(),
+        rules: SignalSettings::default().admin_state(),
+        health_rules: SignalSettings::default().health(),
         ..NodeReader::default()
     };
     reader.read(serde_json::from_value(object.clone()).unwrap())

@@ -1,5 +1,5 @@
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{AzureNotice, MARKER_NO_SIGNAL, MarkerStatus, NodeHold, SignalRules, Taint};
+use headgate_core::node::{AzureNotice, MARKER_NO_SIGNAL, MarkerStatus, NodeHold, SignalSettings, Taint};
 use proptest::prelude::*;
 
 use super::*;
@@ -31,7 +31,7 @@ fn node(name: &str, has_signal: bool) -> Node {
         taints,
         ..Node::default()
     };
-    node.with_signals(&SignalRules::default_health())
+    node.with_signals(&SignalSettings::default().health())
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn own_state_follows_from_the_node_and_the_hold() {
     let report = |has_signal: bool, change: fn(&mut Node)| {
         let mut node = node("b", has_signal);
         change(&mut node);
-        NodeReport::initial(None, &SignalRules::default_health(), now).with_node(node, now)
+        NodeReport::initial(None, &SignalSettings::default().health(), now).with_node(node, now)
     };
     let hold = |node: &mut Node| {
         node.hold = Some(NodeHold {
@@ -229,7 +229,7 @@ fn own_state_follows_from_the_node_and_the_hold() {
         hold(&mut node);
         node.hold.as_mut().unwrap().signals = [signal.to_string()].into();
         node.signals.insert(signal, Duration::ZERO);
-        NodeReport::initial(None, &SignalRules::default_health(), now).with_node(node, now)
+        NodeReport::initial(None, &SignalSettings::default().health(), now).with_node(node, now)
     };
     let signalled = report(true, |_| {});
     for (report, others, expected) in [
