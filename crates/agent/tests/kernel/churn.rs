@@ -24,15 +24,16 @@ struct Clients {
 }
 
 impl Clients {
-    /// Opens `rate` connections a second, each for up to 400 ms.
-    fn work(&self, rate: u32) {
+    /// Opens `rate` connections a second, each for up to 400 ms, which follows from the seed.
+    fn work(&self, rate: u32, seed: u32) {
+        let mut random = fastrand::Rng::with_seed(seed.into());
         let pause = Duration::from_secs(1) / rate;
         let mut open = VecDeque::new();
         let mut next = Instant::now();
         while !self.is_over.load(Ordering::SeqCst) {
             self.connecting.fetch_add(1, Ordering::SeqCst);
             open.push_back((
-                Instant::now() + Duration::from_millis(fastrand::u64(1..400)),
+                Instant::now() + Duration::from_millis(random.u64(1..400)),
                 client("20.1.2.3", 80),
             ));
             self.connected.fetch_add(1, Ordering::SeqCst);
@@ -95,9 +96,9 @@ fn count_is_right_while_a_thousand_connections_a_second_open_and_close() {
             let clients = Arc::new(Clients::default());
             let start = Instant::now();
             let threads: Vec<_> = (0..THREADS)
-                .map(|_| {
+                .map(|seed| {
                     let clients = clients.clone();
-                    thread::spawn(move || clients.work(1_000 / THREADS))
+                    thread::spawn(move || clients.work(1_000 / THREADS, seed))
                 })
                 .collect();
             thread::sleep(Duration::from_millis(500));
