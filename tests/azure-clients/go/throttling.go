@@ -28,7 +28,7 @@ func aWaitAfterA429(w *world) {
 	w.pool(web, nodes)
 	took := time.Since(started)
 	same(w.wire.statuses(http.MethodGet), []int{429, 200}, "the statuses that the client got")
-	check(took > 900*time.Millisecond && took < 15*time.Second, "a Retry-After of a second took %v", took)
+	check(took > 900*time.Millisecond, "a Retry-After of a second took %v", took)
 }
 
 func aWaitAfterA429OnAPut(w *world) {

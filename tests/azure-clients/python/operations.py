@@ -31,7 +31,7 @@ def an_operation_is_polled_until_it_ends(world: World) -> None:
     same(after.properties.provisioning_state, "Succeeded", "the state at the end")
     same(states(after)["node-1"], "Down", "the admin state at the end")
     same(len({before.etag, accepted["etag"], after.etag}), 3, "etags: before, when accepted, at the end")
-    assert 0.9 < took < 15, f"an operation of a second took {took:.1f} s"
+    assert took > 0.9, f"an operation of a second took {took:.1f} s"
 
 
 def its_url_is_absolute_long_and_answers_as_recorded(world: World) -> None:

@@ -32,7 +32,7 @@ def the_client_waits_after_a_429(world: World) -> None:
     same(world.pool().name, NODES, "the pool")
     took = time.monotonic() - started
     same(world.wire.statuses("GET"), [429, 200], "the statuses that the client got")
-    assert 0.9 < took < 15, f"a Retry-After of a second took {took:.1f} s"
+    assert took > 0.9, f"a Retry-After of a second took {took:.1f} s"
 
 
 def the_client_waits_after_a_429_on_a_put(world: World) -> None:
