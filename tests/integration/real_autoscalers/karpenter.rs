@@ -120,7 +120,7 @@ async fn end(case: &str, cluster: Cluster, karpenter: Karpenter, node: &str, hol
         }
     } else {
         let terminated = timelines.after_signal(node, Step::Terminated).unwrap();
-        assert!((4.0..9.0).contains(&terminated), "{terminated}");
+        assert!(terminated >= 4.0, "{terminated}");
         assert!(
             !timelines.has(node, Step::Out),
             "Azure is too slow to be out:\n{}",
