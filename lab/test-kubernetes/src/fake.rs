@@ -7,6 +7,7 @@
 //! of that panics. The integration tests in `fake_api` run the same cases against it and against the real kube-apiserver.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ struct Shared {
     restarts: Mutex<(u64, Instant)>,
     /// What disturbs the clients that are made from now on.
     points: Mutex<Option<FaultPoints>>,
+    /// The most objects in a page of a list.
+    page_size: AtomicUsize,
 }
 
 impl Default for FakeApi {
@@ -71,6 +74,7 @@ impl Default for FakeApi {
             changes: watch::Sender::new(()),
             restarts: Mutex::new((0, Instant::now())),
             points: Mutex::default(),
+            page_size: usize::MAX.into(),
         }))
     }
 }
@@ -88,6 +92,11 @@ impl FakeApi {
     /// Counts, and disturbs, the requests of each client that is made from now on, as those of a process of its own.
     pub fn inject(&self, points: &FaultPoints) {
         *self.0.points.lock().unwrap() = Some(points.clone());
+    }
+
+    /// From now on a page has no more than so many objects, even if a client asks for larger ones.
+    pub fn limit_pages(&self, objects: usize) {
+        self.0.page_size.store(objects, Ordering::Relaxed);
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {

@@ -234,11 +234,9 @@ impl FakeApi {
         match (&request.recorded.method, request.is_single()) {
             (&Method::GET, true) => store.read(key),
             (&Method::GET, false) => {
-                let after = query.get("continue").map_or("", String::as_str);
-                Ok((
-                    200,
-                    store.list(&request.selector(), number("limit").unwrap_or_default(), after),
-                ))
+                let token = query.get("continue").map_or("", String::as_str);
+                let limit = number("limit").map(|limit: usize| limit.min(self.0.page_size.load(Ordering::Relaxed)));
+                Ok((200, store.list(&request.selector(), limit.unwrap_or_default(), token)))
             }
             (&Method::POST, true) if *subresource == Some(Subresource::Eviction) => store.evict(key, &object()?),
             (&Method::POST, false) => store.create(key, object()?),

@@ -10,6 +10,8 @@ use super::validation::{ApiError, api_error, conflict, not_found, validate};
 
 /// Changes that are kept for watches.
 const MAX_CHANGES: usize = 1000;
+/// Lists of several pages that may be under way.
+const MAX_LISTS: usize = 10;
 
 #[derive(Clone, Default)]
 pub(super) struct Store {
@@ -18,6 +20,8 @@ pub(super) struct Store {
     changes: VecDeque<Change>,
     /// Changes up to this version are no longer available to watches.
     compacted_version: u64,
+    /// The objects that lists of several pages show, by the version of the first page.
+    lists: BTreeMap<u64, BTreeMap<ObjectKey, Value>>,
 }
 
 /// A change, as a watch event reports it.
@@ -133,22 +137,34 @@ impl Store {
         Ok((200, object.clone()))
     }
 
-    /// A page of a list. The `continue` token is the position of the last object of the page.
-    pub(super) fn list(&self, selector: &Selector, limit: usize, after: &str) -> Value {
+    /// A page of a list, whose pages all show the state of the first one. The `continue` token is the version of that state, and the
+    /// position of the last object of the page.
+    pub(super) fn list(&mut self, selector: &Selector, limit: usize, token: &str) -> Value {
         let position = |key: &ObjectKey| format!("{}/{}", key.namespace, key.name);
-        let rest: Vec<_> = self
-            .objects(selector)
-            .filter(|(key, _)| *position(key) > *after)
+        let begun = token.split_once(' ');
+        let begun = begun.and_then(|(version, after)| Some((version.parse().ok()?, after)));
+        let (version, after) = begun.unwrap_or((self.version, ""));
+        let objects = self.lists.get(&version).unwrap_or(&self.objects).iter();
+        let rest: Vec<_> = objects
+            .filter(|(key, object)| selector.matches(key, object) && *position(key) > *after)
             .collect();
         let limit = if limit == 0 { rest.len() } else { limit };
         let page = &rest[..limit.min(rest.len())];
-        let mut metadata = json!({"resourceVersion": self.version.to_string()});
-        if let Some((last, _)) = page.last().filter(|_| rest.len() > limit) {
-            metadata["continue"] = json!(position(last));
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        let is_last = rest.len() <= limit;
+        if let Some((last, _)) = page.last().filter(|_| !is_last) {
+            metadata["continue"] = json!(format!("{version} {}", position(last)));
             metadata["remainingItemCount"] = json!(rest.len() - limit);
         }
-        json!({"apiVersion": selector.key.kind.api_version, "kind": format!("{}List", selector.key.kind.name), "metadata": metadata,
-            "items": page.iter().map(|(_, object)| *object).collect::<Vec<_>>()})
+        let list = json!({"apiVersion": selector.key.kind.api_version, "kind": format!("{}List", selector.key.kind.name), "metadata": metadata,
+            "items": page.iter().map(|(_, object)| *object).collect::<Vec<_>>()});
+        if !is_last && begun.is_none() {
+            self.lists.insert(version, self.objects.clone());
+            if self.lists.len() > MAX_LISTS {
+                self.lists.pop_first();
+            }
+        }
+        list
     }
 
     pub(super) fn create(&mut self, selector: &ObjectKey, mut object: Value) -> ApiResult {

@@ -57,8 +57,10 @@ async fn play_drain_and_return(stage: Stage) {
     stage.play(alone(&stage), script).await;
 }
 
+/// Lists of Nodes have two pages.
 pub(super) async fn two_nodes_at_once(points: FaultPoints) {
     let stage = Stage::new(&points, |_| ()).await;
+    stage.cluster.fake.limit_pages(2);
     stage.invariants.keep_signalled_down();
     let script = async {
         stage.taint(&[1, 2], &[DRAINING]);
