@@ -2,7 +2,8 @@
 //!
 //! A story is a future in paused time that ends when its end state is reached and panics if an invariant is broken or it does not get
 //! there. Every run has the same random numbers, as far as they come from `fastrand`; what `select!` picks among branches that are ready
-//! at once differs, so a few points of a run may not be reached in another one. They are counted as such.
+//! at once differs, so a point of a run may not be reached in another one, which is then tried again. Few are not reached at last, and are
+//! counted as such.
 //!
 //! - `HEADGATE_FAULT_POINTS=all` runs every point, a number that many of each story and pattern; the default is a sample.
 //! - `HEADGATE_FAULT_STORIES=restore` leaves out the stories without this in their names, `HEADGATE_FAULT_PATTERN='older version'` the other
@@ -30,6 +31,8 @@ use crate::random::{Random, in_paused_time, number_from, seed_from};
 const DEFAULT_SAMPLE: usize = 1;
 /// Pairs of each story that has them in a sample.
 const DEFAULT_PAIRS: usize = 1;
+/// How often a run is tried that does not reach its points.
+const TRIES: usize = 3;
 /// From one line about the progress of many runs to the next.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -280,7 +283,13 @@ fn run_all(stories: &[Story], runs: &[Run]) -> Vec<(Run, Outcome)> {
     outcomes.into_inner().unwrap()
 }
 
-fn run_one(stories: &[Story], (number, faults): &Run) -> Outcome {
+fn run_one(stories: &[Story], run: &Run) -> Outcome {
+    let mut outcomes = (0..TRIES).map(|_| try_one(stories, run));
+    let is_decided = |outcome: &Outcome| !matches!(outcome, Outcome::Unreached);
+    outcomes.find(is_decided).unwrap_or(Outcome::Unreached)
+}
+
+fn try_one(stories: &[Story], (number, faults): &Run) -> Outcome {
     let story = stories[*number];
     let points = FaultPoints::with(faults.clone());
     match catch_unwind(AssertUnwindSafe(|| play(story, &points))) {
