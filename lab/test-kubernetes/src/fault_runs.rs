@@ -8,7 +8,8 @@
 //! - `HEADGATE_FAULT_POINTS=all` runs every point, a number that many of each story and pattern; the default is a sample.
 //! - `HEADGATE_FAULT_STORIES=restore` leaves out the stories without this in their names, `HEADGATE_FAULT_PATTERN='older version'` the other
 //!   patterns.
-//! - `HEADGATE_FAULT_PAIRS=2000` runs so many pairs of points of each story that has them.
+//! - `HEADGATE_FAULT_PAIRS=2000` runs so many pairs of points of each story that has them, or all if there are no more; of the points of
+//!   one pattern where it is given.
 //! - `HEADGATE_FAULT_SEED=17` repeats a sample; without it the seed is new and printed.
 //! - `HEADGATE_FAULT_POINT='drain and return: crash after 17'` runs one point, or with a comma a pair.
 
@@ -162,12 +163,12 @@ fn all_points(reached: &BTreeMap<Pattern, Vec<String>>, pattern: Pattern) -> imp
     (0..end).map(move |index| FaultPoint { pattern, index })
 }
 
-/// As many points as are asked for, in no order.
-fn sample(random: &mut Random, mut points: Vec<FaultPoint>, size: usize) -> Vec<FaultPoint> {
+/// As many as are asked for, in no order.
+fn sample<T>(random: &mut Random, mut all: Vec<T>, size: usize) -> Vec<T> {
     let mut chosen = Vec::new();
-    while chosen.len() < size && !points.is_empty() {
-        let place = random.below(points.len() as u64);
-        chosen.push(points.swap_remove(usize::try_from(place).unwrap()));
+    while chosen.len() < size && !all.is_empty() {
+        let place = random.below(all.len() as u64);
+        chosen.push(all.swap_remove(usize::try_from(place).unwrap()));
     }
     chosen
 }
@@ -198,13 +199,17 @@ fn run_selection(stories: &[Story]) -> Vec<(Run, Outcome)> {
             let chosen = sample(&mut random, points, size).into_iter();
             runs.extend(chosen.map(|point| (number, vec![point])));
         }
-        let every: Vec<_> = Pattern::ALL
-            .into_iter()
-            .flat_map(|pattern| all_points(&reached, pattern))
-            .collect();
-        if story.has_pairs && only_pattern.is_none() {
-            rows.entry((number, None)).or_default().points = every.len() * every.len().saturating_sub(1) / 2;
-            runs.extend((0..pairs).map(|_| (number, sample(&mut random, every.clone(), 2))));
+        if story.has_pairs {
+            let selected = Pattern::ALL.into_iter().filter(is_selected);
+            let every: Vec<_> = selected.flat_map(|pattern| all_points(&reached, pattern)).collect();
+            let all_pairs: Vec<_> = every
+                .iter()
+                .enumerate()
+                .flat_map(|(place, one)| every[place + 1..].iter().map(|other| vec![*one, *other]))
+                .collect();
+            rows.entry((number, None)).or_default().points = all_pairs.len();
+            let chosen = sample(&mut random, all_pairs, pairs).into_iter();
+            runs.extend(chosen.map(|pair| (number, pair)));
         }
     }
     let outcomes = run_all(stories, &runs);
