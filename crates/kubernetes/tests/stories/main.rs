@@ -8,13 +8,15 @@
     reason = "a test fails where a precondition does"
 )]
 
+use proptest::prelude::any;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestRunner};
 
 mod arm_lock;
 mod leader;
 
-/// Runs a scenario in paused time with random inputs: as many as `PROPTEST_CASES` says, or else `cases`.
+/// Runs a scenario in paused time with random inputs: as many as `PROPTEST_CASES` says, or else `cases`. What the product draws is one
+/// of them.
 fn run_paused<S: Strategy, F: Future<Output = ()>>(
     file: &'static str,
     cases: u32,
@@ -27,7 +29,9 @@ fn run_paused<S: Strategy, F: Future<Output = ()>>(
         max_shrink_iters: 200,
         ..Config::with_source_file(file)
     };
-    let outcome = TestRunner::new(config).run(inputs, |input| {
+    let inputs = (inputs, any::<u64>().no_shrink());
+    let outcome = TestRunner::new(config).run(&inputs, |(input, seed)| {
+        fastrand::seed(seed);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
