@@ -32,6 +32,9 @@ include_ignored := --include-ignored --skip real_machine_controller
 drill_propagation = drill --runs $(or $(DRILL_RUNS),20) --strategy node-port,kube-proxy,healthz; \
 	for delay in 0s 1s 2s 3s 4s 5s 7s 10s 15s; do drill --runs $(or $(DRILL_RUNS),20) --strategy admin-state,exclude-label --operation-delay $$delay; done
 
+# Of the property tests, which draw from it.
+with_seed = export PROPTEST_RNG_SEED=$${PROPTEST_RNG_SEED:-$$(date +%s)}; echo "PROPTEST_RNG_SEED=$$PROPTEST_RNG_SEED repeats the property tests"
+
 # What the chart sets in the pods of agents and controllers, for what is measured of their memory.
 as_in_pods = MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=131072
 
@@ -105,7 +108,7 @@ drill-picture: ## draw the README's picture from the results of drill-assumption
 
 .PHONY: test
 test: build-tools namespace-tools browser prometheus-tools azure-clients helm krew static-binary ## run all tests, with the real control plane and the static binary
-	assets=$$($(control_plane)); export KUBEBUILDER_ASSETS=$$assets; $(if $(ARGS),cargo test --locked --workspace $(ARGS),tests/all.sh)
+	assets=$$($(control_plane)); export KUBEBUILDER_ASSETS=$$assets; $(with_seed); $(if $(ARGS),cargo test --locked --workspace $(ARGS),tests/all.sh)
 
 .PHONY: clippy
 clippy: build-tools ## run clippy on all targets, with and without spans, with warnings denied
@@ -158,7 +161,7 @@ fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS 
 stories: build-tools ## run the randomised stories of leaders, each with assumptions about Azure from its seed, and of the marker by probes, 20,000 sequences of the guard of rules, and 100,000 cases of each property of maintenances, optimised: make stories ARGS=5000, or some of the seeds: ARGS=1000..2000
 	HEADGATE_STORIES=$(or $(ARGS),5000) cargo test --locked --profile fuzz -p headgate-controller -p headgate-agent --test stories --test probes_marker random_events -- --nocapture
 	HEADGATE_SEQUENCES=$${HEADGATE_SEQUENCES:-20000} cargo test --locked --profile fuzz -p headgate-controller --lib sequences -- --nocapture
-	PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --locked --profile fuzz -p headgate-maintenance --lib --test plan --test rollout
+	$(with_seed); PROPTEST_CASES=$${PROPTEST_CASES:-100000} cargo test --locked --profile fuzz -p headgate-maintenance --lib --test plan --test rollout
 
 .PHONY: model
 model: build-tools ## explore the models of the protocol and of the election, optimised
@@ -274,7 +277,7 @@ count: ## print the lines of code of the product, of the lab, and of tests and b
 coverage: build-tools coverage-tools namespace-tools ## print how much of each product crate the tests of these crates run, without integration tests: make coverage, or make coverage CRATES='-p headgate-core'
 	llvm=$$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p'); \
 	export LLVM_COV=$$(command -v llvm-cov-$$llvm) LLVM_PROFDATA=$$(command -v llvm-profdata-$$llvm); \
-	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; cargo llvm-cov clean --workspace; \
+	crates='$(or $(CRATES),$(patsubst crates/%,-p headgate-%,$(wildcard crates/*)))'; $(with_seed); cargo llvm-cov clean --workspace; \
 	cargo llvm-cov --locked --no-report $$crates --lib --tests $(ARGS) -- --include-ignored; \
 	cargo llvm-cov report $$crates --lcov --output-path $(target_dir)/coverage.info; \
 	cargo llvm-cov report $$crates --json --output-path $(target_dir)/coverage.json; \

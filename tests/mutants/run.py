@@ -67,6 +67,8 @@ def run_crate(crate, shard):
 
 
 def main(minutes, seed, *chosen):
+    # Of the property tests.
+    os.environ.setdefault("PROPTEST_RNG_SEED", str(seed))
     commit = git("describe", "--always", "--exclude", "*")
     if git("status", "--porcelain"):
         sys.exit("mutants: commit first: files are changed in place")
