@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use headgate_kubernetes::api_server::{Program, build_client, load_config};
 use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch, set_taints};
@@ -16,11 +16,12 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 use crate::harness::{AgentOptions, headgate};
 
-/// The port opens after 5 s without an observation; the rest is for a busy machine.
-const OPEN: Duration = Duration::from_secs(15);
+/// For an answer, and for the end.
+const PATIENCE: Duration = Duration::from_secs(25);
 const SOON: Duration = Duration::from_secs(30);
 
 /// The kubeconfig with this shell script as its credential program.
@@ -49,14 +50,12 @@ fn changed(kubeconfig: &Path, change: impl FnOnce(&mut serde_yaml::Value)) -> Pa
 async fn a_hanging_credential_program_delays_nothing_else() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "program-hangs").await;
-    let kubeconfig = with_program(&cluster.kubeconfig, "exec sleep 60");
-    let started = Instant::now();
+    let kubeconfig = with_program(&cluster.kubeconfig, "exec sleep 90");
+    // The program runs for longer than all three together: the start is given up after 30 s.
     let agent = AgentOptions::new(&node, &kubeconfig).start().await;
-    let answer = agent.healthz().await;
-    let waited = started.elapsed();
+    let answer = timeout(PATIENCE, agent.healthz()).await.unwrap();
     assert_eq!((answer.status, answer.json()["source"].clone()), (200, json!("none")));
-    assert!(waited < OPEN, "{waited:?}");
-    assert!(agent.stop(OPEN).await.success(), "nor the end");
+    assert!(agent.stop(PATIENCE).await.success(), "nor the end");
 }
 
 #[tokio::test]
