@@ -127,12 +127,16 @@ fn connections_spread_over_all_nodes_and_survive() {
 fn a_dead_node_loses_its_share_until_probes_notice() {
     let steps = vec![step(1000, 0, Action::PowerOff)];
     let recording = record(&settings(plan(Strategy::None, Scenario::Maintenance), 0), steps, 3500);
-    let gone = event(&recording, Event::NodeGone).unwrap();
-    let out = event(&recording, Event::OutOfRotation).unwrap();
-    assert!(
-        (200..=900).contains(&(out - gone)),
-        "2 × 200 ms, and a timeout: {gone} {out}"
-    );
+    let order = [
+        Event::NodeGone,
+        Event::ProbeFailed,
+        Event::ProbeDown,
+        Event::OutOfRotation,
+    ]
+    .map(|kind| event(&recording, kind).unwrap_or_else(|| panic!("{kind:?} in {:?}", recording.events)));
+    assert!(order.is_sorted(), "{order:?}");
+    let [gone, .., out] = order;
+    assert!(out - gone >= 200, "two probes: {gone} {out}");
     assert_eq!(attempts(&recording, 0, 900).0, 0, "nothing is lost before");
     let (failed, begun) = attempts(
         &recording,
@@ -330,10 +334,8 @@ fn a_label_lets_the_cloud_remove_a_node_after_an_operation_and_no_probe_takes_pa
     );
     let [signal, out, gone] = [Event::Signal, Event::OutOfRotation, Event::NodeGone]
         .map(|kind| event(&recording, kind).unwrap_or_else(|| panic!("{kind:?} in {:?}", recording.events)));
-    assert!(
-        (350..1500).contains(&(out - signal)),
-        "300 ms, and 50 ms of propagation: {signal} {out}"
-    );
+    assert!(out - signal >= 350, "300 ms, and 50 ms of propagation: {signal} {out}");
+    assert!(out < gone, "{out} {gone}");
     assert!(event(&recording, Event::ProbeFailed).is_none_or(|failed| failed >= gone));
     assert_eq!(attempts(&recording, 0, 3000).0, 0);
 }

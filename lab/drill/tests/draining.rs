@@ -41,7 +41,8 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
     let mut run = run_settings();
     run.clients = ClientSettings {
         rate: 50.0,
-        timeout: Duration::from_millis(900),
+        // The client of a connection whose packets are dropped notices it after the end.
+        timeout: 2 * END,
         long_lived: 15,
         ..run.clients
     };
@@ -100,9 +101,8 @@ fn aws_resets_connections_of_a_node_that_fails_its_health_check() {
     let out = out_of_rotation(&recording);
     for held in held_on(&recording, true) {
         let lost = held.lost.unwrap_or_else(|| panic!("{held:?}")) - recording.start;
-        // A RST answers the next request; a connection whose packets are dropped is lost as late as its timeout.
         assert!(lost + Duration::from_millis(60) >= out, "{lost:?} {out:?}");
-        assert!(lost < out + Duration::from_millis(800), "{lost:?} {out:?}");
+        assert!(held.ended < recording.start + END, "a RST, and not silence: {held:?}");
     }
     assert_others_unharmed(&recording);
 
@@ -135,10 +135,7 @@ fn a_deregistered_node_gets_nothing_new_and_keeps_its_connections_until_the_drai
     };
     let recording = record(Strategy::Deregistration, rules(300, 1000));
     let out = out_of_rotation(&recording);
-    assert!(
-        (SIGNAL + Duration::from_millis(300)..SIGNAL + Duration::from_millis(900)).contains(&out),
-        "{out:?}"
-    );
+    assert!(out >= SIGNAL + Duration::from_millis(300), "{out:?}");
     assert!(
         recording.events.iter().all(|seen| seen.event != Event::ProbeDown),
         "its probes succeed: {:?}",
@@ -150,6 +147,8 @@ fn a_deregistered_node_gets_nothing_new_and_keeps_its_connections_until_the_drai
             lost + Duration::from_millis(60) >= SIGNAL + Duration::from_secs(1),
             "{lost:?}"
         );
+        assert!(lost > out, "new connections go elsewhere first: {lost:?} {out:?}");
+        assert!(held.ended > recording.start + END, "silence, and no RST: {held:?}");
     }
     assert_others_unharmed(&recording);
 
