@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use headgate_core::settings::format_duration;
+
 use super::{ConditionSource, Settings};
 
 /// Keys that are not allowed together, the first of which has the message, about all of them.
@@ -28,10 +30,8 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = Conflict> {
 fn shared_port(settings: &Settings) -> Option<Conflict> {
     let (health, operations) = (settings.healthz_bind_address, settings.metrics_bind_address);
     let is_shared = health.port() == operations.port() && health.port() != 0;
-    let message = format!(
-        "port {} is also the port of healthzBindAddress; allowed: another port",
-        operations.port()
-    );
+    let message =
+        format!("\"{operations}\" has the port of healthzBindAddress, \"{health}\", as well; allowed: another port");
     let keys = &["metricsBindAddress", "healthzBindAddress"];
     is_shared.then_some(Conflict { keys, message })
 }
@@ -52,7 +52,7 @@ fn own_health_server(settings: &Settings) -> Option<Conflict> {
 fn contradicting_signal(settings: &Settings) -> Option<Conflict> {
     let signal = settings.signals.contradiction()?.as_str();
     let message =
-        format!("{signal} is not allowed beside signals.disabled, which names it, too; allowed: one of the two");
+        format!("\"{signal}\" is not allowed beside signals.disabled, which names it, too; allowed: one of the two");
     let keys = &["signals.extra", "signals.disabled"];
     Some(Conflict { keys, message })
 }
@@ -66,7 +66,7 @@ fn second_writer(settings: &Settings) -> Option<Conflict> {
     ];
     let (name, _) = leader.into_iter().find(|(_, is_set)| *is_set)?;
     let message =
-        format!("FailedProbes is not allowed beside {name}: a leader manages Azure; allowed: AdminState, Disabled");
+        format!("\"FailedProbes\" is not allowed beside {name}: a leader manages Azure; allowed: AdminState, Disabled");
     let is_second = settings.out_of_load_balancers.source == ConditionSource::FailedProbes;
     let keys = &["outOfLoadBalancers.source", "azure.configSecret", "azureConfigFile"];
     is_second.then_some(Conflict { keys, message })
@@ -74,25 +74,33 @@ fn second_writer(settings: &Settings) -> Option<Conflict> {
 
 /// Nothing but its own end would end the delay.
 fn endless_delay(settings: &Settings) -> Option<Conflict> {
+    let delay = settings.cluster_autoscaler_delay?;
+    let message = format!(
+        "\"{}\" is not allowed without the condition headgate.dev/OutOfLoadBalancers, which ends the delay; allowed: null, or a delay with \
+         outOfLoadBalancers.source",
+        format_duration(delay)
+    );
     let is_unconfirmed = settings.out_of_load_balancers.source == ConditionSource::Disabled;
-    let is_endless = settings.cluster_autoscaler_delay.is_some() && is_unconfirmed;
-    let message = "a delay is not allowed without the condition headgate.dev/OutOfLoadBalancers, which ends it; allowed: null, or a delay \
-                   with outOfLoadBalancers.source";
-    is_endless.then(|| Conflict {
-        keys: &["delayTermination.clusterAutoscaler", "outOfLoadBalancers.source"],
-        message: message.to_owned(),
-    })
+    let keys = &["delayTermination.clusterAutoscaler", "outOfLoadBalancers.source"];
+    is_unconfirmed.then_some(Conflict { keys, message })
 }
 
 /// Nobody acts on a maintenance that nobody may create.
 fn unused_causes(settings: &Settings) -> Option<Conflict> {
     let maintenance = &settings.maintenance;
-    let is_unused = !maintenance.enabled && !maintenance.automatic.causes.is_empty();
-    let message = "a cause is not allowed without maintenance.enabled; allowed: an empty list";
-    is_unused.then(|| Conflict {
-        keys: &["maintenance.automatic", "maintenance.enabled"],
-        message: message.to_owned(),
-    })
+    let causes: Vec<_> = maintenance
+        .automatic
+        .causes
+        .keys()
+        .map(|cause| cause.as_str())
+        .collect();
+    let message = format!(
+        "\"{}\" without maintenance.enabled is not allowed; allowed: an empty list",
+        causes.join("\", \"")
+    );
+    let is_unused = !maintenance.enabled && !causes.is_empty();
+    let keys = &["maintenance.automatic", "maintenance.enabled"];
+    is_unused.then_some(Conflict { keys, message })
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate::config::{load, schema};
-use headgate_core::settings::{SettingsError, Violation};
+use headgate_core::settings::{SettingsError, Violation, describe_value, scalar_text};
 use headgate_test_kubernetes::{Sample, met, number_from, samples, scratch};
 use serde_json::Value;
 
@@ -13,17 +13,22 @@ use serde_json::Value;
 const DEFAULT_SIZE: u64 = 200;
 /// One of so many refused files is also given to the program itself.
 const PER_PROCESS: usize = 10;
+/// A longer value may be shortened.
+const LONG: usize = 64;
 /// What only the program knows: keys, and a part of the messages.
 const BEYOND_SCHEMA: [(&str, &str); 19] = [
     ("healthzBindAddress", "an IP address with a port"),
     ("metricsBindAddress", "an IP address with a port"),
-    ("metricsBindAddress", "is also the port of"),
+    ("metricsBindAddress", "has the port of healthzBindAddress"),
     ("kubeProxyHealthzUrl", "the address of kube-proxy"),
     ("kubeProxyHealthzUrl", "where kube-proxy listens"),
     ("connections.excludedSources", "an address or a prefix"),
     ("notifications.template", "a template"),
     ("delayTermination.clusterAutoscaler", "a duration from"),
-    ("delayTermination.clusterAutoscaler", "a delay is not allowed without"),
+    (
+        "delayTermination.clusterAutoscaler",
+        "is not allowed without the condition",
+    ),
     ("outOfLoadBalancers.source", "is not allowed beside"),
     ("maintenance.automatic", "a duration from"),
     ("maintenance.automatic", "each cause once"),
@@ -42,8 +47,29 @@ fn is_beyond_schema(violation: &Violation) -> bool {
     known.any(|(key, part)| violation.key.as_deref() == Some(*key) && violation.message.contains(*part))
 }
 
+/// The value of a key, of which each part may have dots of its own.
+fn value_of<'a>(document: &'a serde_yaml::Value, key: &str) -> Option<&'a serde_yaml::Value> {
+    let ends = key.match_indices('.').map(|(dot, _)| (&key[..dot], &key[dot + 1..]));
+    let mut below = ends.filter_map(|(name, rest)| value_of(document.get(name)?, rest));
+    document.get(key).or_else(|| below.next())
+}
+
+/// Whether a message has the value of its key, or of the item that it is about. Of a list, a section or a long text it may have a part.
+fn names_value(document: &serde_yaml::Value, violation: &Violation) -> bool {
+    let key = violation.key.as_deref().unwrap_or_default();
+    let item = violation.message.strip_prefix("item ");
+    let number = item.and_then(|item| item.split_once(", ")?.0.parse::<usize>().ok());
+    let value = value_of(document, key).and_then(|value| number.map_or(Some(value), |number| value.get(number - 1)));
+    let is_short = |value: &&serde_yaml::Value| scalar_text(value).is_some_and(|text| text.chars().count() < LONG);
+    value.filter(is_short).is_none_or(|value| {
+        let named = violation.message.split("; allowed: ").next().unwrap_or_default();
+        named.contains(&describe_value(value))
+    })
+}
+
 /// What is wrong with the messages of a refusal.
 fn wrong_messages(sample: &Sample, is_by_schema: bool, file: &Path, error: &SettingsError) -> Vec<String> {
+    let document = serde_yaml::to_value(&sample.value).unwrap();
     let mut wrong = Vec::new();
     for violation in &error.0 {
         let line = violation.to_string();
@@ -54,6 +80,9 @@ fn wrong_messages(sample: &Sample, is_by_schema: bool, file: &Path, error: &Sett
             && (violation.key.is_some() || line.contains("not a key") || !sample.value.is_object());
         if !is_named || !line.contains("allowed: ") || line.contains(is_unreadable) {
             wrong.push(format!("{line:?} does not name file, key and what is allowed"));
+        }
+        if !names_value(&document, violation) {
+            wrong.push(format!("{line:?} does not name the value"));
         }
     }
     let is_found = |violation: &Violation| sample.is_about(violation.key.as_deref().unwrap_or_default());

@@ -217,8 +217,8 @@ fn causes_of_maintenances_need_somebody_who_acts_on_them() {
     );
     for (text, wanted) in [
         (
-            "{automatic: [preempt]}",
-            "a cause is not allowed without maintenance.enabled; allowed: an empty list",
+            "{automatic: [preempt, machine]}",
+            "\"preempt\", \"machine\" without maintenance.enabled is not allowed; allowed: an empty list",
         ),
         (
             "{enabled: true, automatic: [spot]}",
