@@ -1,4 +1,5 @@
-//! Randomised stories: each run follows from its seed, in paused time.
+//! Randomised stories: each run follows from its seed, in paused time. What the product draws does, too; only what `select!` picks among
+//! branches that are ready at once differs.
 //!
 //! `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORIES=1000..2000` their seeds, and `HEADGATE_STORY=17` runs only that
 //! seed. Without them half of the runs have seeds that are always the same, the others fresh ones.
@@ -127,7 +128,11 @@ pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: imp
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || {
         while let Some(seed) = next() {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                // The product's jitter is from there.
+                fastrand::seed(seed);
+                in_paused_time(run(seed));
+            }));
             if let Err(panic) = result {
                 while next().is_some() {}
                 let _ = writeln!(
