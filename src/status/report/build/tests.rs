@@ -463,7 +463,7 @@ fn ten_times_the_nodes_are_not_a_hundred_times_the_work() {
         let found = many_nodes(count);
         let before = computed();
         let mut report = report(&found);
-        let work = computed() - before;
+        let work = computed().saturating_sub(before);
         let entries = report.nodes.iter().map(|node| node.entries.len()).sum::<usize>();
         assert_eq!(entries, usize::try_from(count).unwrap() * 8);
         report.retain_notable();
