@@ -33,6 +33,7 @@ pub(super) fn completed(mut definition: CustomResourceDefinition) -> CustomResou
         if let Some(schema) = schema.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             remove_nullable(schema);
             declare_names(schema);
+            show_names(schema);
         }
     }
     definition
@@ -55,7 +56,18 @@ fn declare_names(schema: &mut JSONSchemaProps) {
 
 /// The message of a rule about an object, of which the API server does not name the value. One with a line break is not shown.
 fn with_value(value: &str, allowed: &str) -> String {
-    format!("'\"' + {value} + '\": {allowed}'")
+    format!("'\"' + {value} + '\": {}'", allowed.replace('\'', "\\'"))
+}
+
+/// Rules about names are rules about the whole object.
+fn show_names(schema: &mut JSONSchemaProps) {
+    for rule in schema.x_kubernetes_validations.iter_mut().flatten() {
+        if let (Some(place), Some(message)) = (&rule.field_path, &rule.message)
+            && place.starts_with(".metadata.")
+        {
+            rule.message_expression = Some(with_value(&format!("self{place}"), message));
+        }
+    }
 }
 
 fn remove_nullable(schema: &mut JSONSchemaProps) {
