@@ -1,6 +1,7 @@
-//! Whether a refusal of the API server says what to change: the field, and what is allowed there. Pure.
+//! Whether a refusal of the API server says what to change: the field, its value, and what is allowed there. Pure.
 //!
-//! The API server names a value where it is short, and its type where the type is wrong; of a list or an object it names the field.
+//! Where the type is wrong, the API server names that in place of the value. It names no value that is missing, forbidden, too long, of a
+//! wrong format, or cannot be decoded. What it shows of a list, an object or a long text is not compared.
 
 use headgate_test_kubernetes::Sample;
 use kube::core::Status;
@@ -17,6 +18,13 @@ const BEGINNINGS: [&str; 8] = [
     "Too few: ",
     "Forbidden: ",
 ];
+/// Of these the ones with a value.
+const WITH_VALUE: [&str; 3] = ["Duplicate value: ", "Invalid value: ", "Unsupported value: "];
+/// What the API server says of a wrong type, and of a wrong format, of which it shows no value.
+const WRONG_TYPE: &str = " must be of type ";
+const WRONG_FORMAT: &str = "Checked value must be of type ";
+/// A longer text may be shortened.
+const LONG: usize = 64;
 /// What the API server adds where a schema refuses.
 const UNCHECKED: &str = "some validation rules were not checked because the object was invalid";
 const STAGES: [&str; 4] = ["Idle", "Cordon", "Drain", "Complete"];
@@ -25,6 +33,8 @@ const STAGES: [&str; 4] = ["Idle", "Cordon", "Drain", "Complete"];
 #[derive(Debug, PartialEq)]
 struct Cause {
     field: String,
+    /// What follows the kind of the message, the value first; `None` where such a message has none.
+    value: Option<String>,
     allowed: String,
 }
 
@@ -32,9 +42,51 @@ impl Cause {
     fn new(field: &str, allowed: &str) -> Self {
         Self {
             field: field.to_owned(),
+            value: None,
             allowed: allowed.to_owned(),
         }
     }
+
+    fn with_value(self, value: &str) -> Self {
+        Self {
+            value: Some(value.to_owned()),
+            ..self
+        }
+    }
+
+    /// Whether the value is the one that was sent, or its type if that is what is wrong.
+    fn names_value(&self, sent: &Value) -> bool {
+        let (Some(shown), Some(sent)) = (&self.value, value_at(sent, &self.field)) else {
+            return true;
+        };
+        let named = unquoted(split_value(shown).0);
+        let is_of_type = |text: &str, kinds: &[&str]| {
+            // Types of Go where the schema has a format. Of a boolean it is left out, and of a time the value follows.
+            kinds.contains(&&*named) && (self.allowed.contains(WRONG_TYPE) || self.allowed.contains(text))
+        };
+        match sent {
+            Value::Null => named == "null",
+            Value::Bool(flag) => named == flag.to_string() || is_of_type(WRONG_TYPE, &["boolean", ""]),
+            Value::Number(number) => {
+                named.parse().ok() == number.as_f64()
+                    || is_of_type(&number.to_string(), &["integer", "number", "int64", "float64"])
+            }
+            // A message of ours has the text as it is, and none with a line break.
+            Value::String(text) if text.chars().count() < LONG && !text.contains('\n') => {
+                named == *text || shown.starts_with(&format!("\"{text}\": ")) || is_of_type(text, &["string"])
+            }
+            Value::String(_) | Value::Array(_) | Value::Object(_) => true,
+        }
+    }
+}
+
+/// The value at a place such as `spec.drainPlan[0].podSelector`; `None` where nothing was sent.
+fn value_at<'a>(value: &'a Value, field: &str) -> Option<&'a Value> {
+    let mut parts = field.split(['.', '[', ']']).filter(|part| !part.is_empty());
+    parts.try_fold(value, |value, part| match value {
+        Value::Array(items) => items.get(part.parse::<usize>().ok()?),
+        object => object.get(part),
+    })
 }
 
 /// What is wrong with the refusal of an object, or of a change of the object `before`.
@@ -48,7 +100,8 @@ pub(super) fn wrong_refusal(sample: &Sample, before: Option<&Value>, status: &St
             || broken.contains(&field)
             || (field == "metadata.name" && sample.is_about("spec.podRef"))
     };
-    let is_clear = |cause: &Cause| !cause.field.is_empty() && !cause.allowed.is_empty();
+    let is_clear =
+        |cause: &Cause| !cause.field.is_empty() && !cause.allowed.is_empty() && cause.names_value(&sample.value);
     let is_right = causes.iter().all(is_clear) && causes.iter().any(is_found);
     (!is_right).then(|| format!("{} {}", status.code, status.message))
 }
@@ -62,7 +115,8 @@ fn causes(status: &Status) -> Vec<Cause> {
             .collect(),
         400 => of_decoding(&status.message).into_iter().collect(),
         409 if status.message.ends_with(" already exists") => {
-            vec![Cause::new("metadata.name", "one that does not exist")]
+            let name = status.message.split('"').nth(1).unwrap_or_default();
+            vec![Cause::new("metadata.name", "one that does not exist").with_value(&format!("\"{name}\""))]
         }
         _ => Vec::new(),
     }
@@ -73,23 +127,27 @@ fn of_validation(field: &str, message: &str) -> Cause {
     if let Some(cause) = of_decoding(message).filter(|_| field == "patch") {
         return cause;
     }
-    let beginning = BEGINNINGS.iter().find(|text| message.starts_with(**text));
+    let beginning = BEGINNINGS.iter().copied().find(|text| message.starts_with(text));
+    let rest = beginning.map_or("", |beginning| split_value(&message[beginning.len()..]).1);
     let allowed = match beginning {
-        None => "",
-        Some(&("Required value" | "Duplicate value: ")) => message,
-        Some(beginning) => without_value(&message[beginning.len()..]),
+        Some("Required value" | "Duplicate value: ") => message,
+        _ => rest,
     };
-    match (field, allowed.split_once(" in ")) {
+    let cause = match (field, allowed.split_once(" in ")) {
         // Of a format the field is in the message.
-        ("<nil>", Some((kind, place))) if kind.starts_with("Checked value must be of type ") => Cause::new(place, kind),
+        ("<nil>", Some((kind, place))) if kind.starts_with(WRONG_FORMAT) => return Cause::new(place, kind),
         // The whole object is no field.
         ("<nil>", _) => Cause::new("", allowed),
         _ => Cause::new(field, allowed),
+    };
+    match beginning.filter(|beginning| WITH_VALUE.contains(beginning)) {
+        Some(beginning) => cause.with_value(&message[beginning.len()..]),
+        None => cause,
     }
 }
 
-/// What follows a value, which is quoted or has no spaces. A rule without a message of its own does not say what is allowed.
-fn without_value(text: &str) -> &str {
+/// A value, which is quoted or has no spaces, and what follows. A rule without a message of its own does not say what is allowed.
+fn split_value(text: &str) -> (&str, &str) {
     let end = text.strip_prefix('"').map_or_else(
         || text.find(": ").filter(|end| !text[..*end].contains(' ')),
         |quoted| {
@@ -102,8 +160,43 @@ fn without_value(text: &str) -> &str {
             quoted.find(closes).map(|end| end + 2)
         },
     );
-    let rest = end.map_or(text, |end| text[end..].trim_start_matches(": "));
-    if rest.starts_with("failed rule") { "" } else { rest }
+    let (value, rest) = text.split_at(end.unwrap_or(0));
+    let rest = rest.trim_start_matches(": ");
+    (value, if rest.starts_with("failed rule") { "" } else { rest })
+}
+
+/// A text without the quotes and escapes of Go; anything else as it is.
+fn unquoted(text: &str) -> String {
+    let Some(mut rest) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
+        return text.to_owned();
+    };
+    let mut plain = String::new();
+    while let Some((before, escape)) = rest.split_once('\\') {
+        plain.push_str(before);
+        let kind = escape.chars().next().unwrap_or_default();
+        let digits = match kind {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => 0,
+        };
+        let code = escape
+            .get(1..=digits)
+            .and_then(|code| u32::from_str_radix(code, 16).ok());
+        plain.extend(match kind {
+            'a' => Some('\u{7}'),
+            'b' => Some('\u{8}'),
+            'f' => Some('\u{c}'),
+            'n' => Some('\n'),
+            'r' => Some('\r'),
+            't' => Some('\t'),
+            'v' => Some('\u{b}'),
+            'x' | 'u' | 'U' => code.and_then(char::from_u32),
+            other => Some(other),
+        });
+        rest = escape.get(kind.len_utf8() + digits..).unwrap_or_default();
+    }
+    plain + rest
 }
 
 /// The errors of Go's JSON, and of the API server about fields that no schema has.
@@ -310,6 +403,73 @@ mod tests {
         ];
         for (what, at, status) in rows {
             assert!(wrong_refusal(&sample(at, json!({})), None, &status).is_some(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_the_one_that_was_sent() {
+        let long = "a".repeat(LONG);
+        let sent = json!({"metadata": {"name": "a"}, "spec": {"stage": "Id\u{202e}\"le", "seconds": 7, "list": ["b"], "flag": null, "on": true,
+            "time": "2026-01-02t", "odd": "\"'\\", "long": long}});
+        let rows = [
+            (
+                "spec.stage",
+                r#"Unsupported value: "Id\u202e\"le": supported values: "Idle""#,
+                true,
+            ),
+            (
+                "spec.stage",
+                r#"Unsupported value: "Idle": supported values: "Idle""#,
+                false,
+            ),
+            ("spec.stage", "Unsupported value: one of the stages is allowed", false),
+            ("spec.stage", "Too long: may not be more than 4 bytes", true),
+            ("spec.stage", "Required value", true),
+            ("spec.seconds", "Invalid value: 7: should be less than 5", true),
+            ("spec.seconds", "Invalid value: 8: should be less than 5", false),
+            ("spec.seconds", r#"Invalid value: "integer": has to be even"#, false),
+            (
+                "spec.seconds",
+                r#"Invalid value: "integer": it must be of type string: "integer""#,
+                true,
+            ),
+            (
+                "spec.seconds",
+                r#"Invalid value: "object": it must be of type string: "object""#,
+                false,
+            ),
+            (
+                "spec.seconds",
+                r#"Invalid value: "float64": it must be of type int32: "float64""#,
+                true,
+            ),
+            ("spec.on", r#"Invalid value: "": it must be of type int32: """#, true),
+            ("spec.on", r#"Invalid value: "": has to be false"#, false),
+            (
+                "spec.time",
+                r#"Invalid value: "string": Invalid date-time formatted string 2026-01-02t"#,
+                true,
+            ),
+            (
+                "spec.time",
+                r#"Invalid value: "string": Invalid date-time formatted string soon"#,
+                false,
+            ),
+            ("spec.odd", r#"Invalid value: ""'\": has to be even"#, true),
+            ("spec.flag", "Invalid value: null: has to be true or false", true),
+            ("spec.list[0]", r#"Duplicate value: "b""#, true),
+            ("spec.list[0]", r#"Duplicate value: "c""#, false),
+            ("spec.list", "Invalid value: duplicate entries are not allowed", true),
+            ("spec.long", r#"Invalid value: "aa…": has to be short"#, true),
+        ];
+        for (field, message, is_right) in rows {
+            let wrong = wrong_refusal(&sample(field, sent.clone()), None, &invalid(&[(field, message)]));
+            assert_eq!(wrong.is_none(), is_right, "{field}: {message}");
+        }
+        for (name, is_right) in [("a", true), ("b", false)] {
+            let status = answer(409, &format!("nodemaintenances.headgate.dev \"{name}\" already exists"));
+            let wrong = wrong_refusal(&sample("metadata.name", sent.clone()), None, &status);
+            assert_eq!(wrong.is_none(), is_right, "{name}");
         }
     }
 
