@@ -15,7 +15,8 @@ const WINDOW: usize = 16;
 /// The value of a register, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Register {
-    Unknown,
+    /// Any but these, which have been required and refused.
+    AnyBut(BTreeSet<Option<String>>),
     Known(Option<String>),
 }
 
@@ -48,10 +49,14 @@ enum Answer {
 }
 
 impl Register {
+    const UNKNOWN: Self = Self::AnyBut(BTreeSet::new());
+
+    /// Whether it may have what is expected.
     fn meets(&self, expected: &Expected) -> bool {
         match (self, expected) {
+            (_, Expected::Anything) => true,
             (Self::Known(value), Expected::Version(version)) => value == version,
-            _ => true,
+            (Self::AnyBut(others), Expected::Version(version)) => !others.contains(version),
         }
     }
 }
@@ -64,7 +69,7 @@ impl SequentialSpec for Register {
     fn invoke(&mut self, operation: &Operation) -> Answer {
         match operation {
             Operation::Write { expected, new } if self.meets(expected) => {
-                *self = new.clone().map_or(Self::Unknown, Self::Known);
+                *self = new.clone().map_or(Self::UNKNOWN, Self::Known);
                 Answer::Done
             }
             Operation::Write { .. } => Answer::Refused,
@@ -84,7 +89,13 @@ impl SequentialSpec for Register {
                 self.invoke(operation);
                 is_valid
             }
-            (Operation::Write { expected, .. }, Answer::Refused) => *self == Self::Unknown || !self.meets(expected),
+            (Operation::Write { expected, .. }, Answer::Refused) => match (&mut *self, expected) {
+                (Self::AnyBut(others), Expected::Version(version)) => {
+                    others.insert(version.clone());
+                    true
+                }
+                _ => !self.meets(expected),
+            },
             _ => false,
         }
     }
@@ -217,7 +228,7 @@ struct Window<'a> {
 impl Default for Window<'_> {
     fn default() -> Self {
         Self {
-            start: Register::Unknown,
+            start: Register::UNKNOWN,
             calls: Vec::new(),
             open: Vec::new(),
             last_end: Timestamp::MIN,
@@ -253,7 +264,7 @@ impl<'a> Window<'a> {
             if let Some(value) = self.determined_before(begin) {
                 unexplained = self.close(value);
             } else if self.calls.len() >= 2 * WINDOW {
-                unexplained = self.close(Register::Unknown);
+                unexplained = self.close(Register::UNKNOWN);
             }
         }
         self.last_end = self.last_end.max(call.event.end);
@@ -277,7 +288,7 @@ pub(crate) fn check(history: &[Event], findings: &mut Findings) {
             unexplained.extend(
                 closed
                     .into_iter()
-                    .filter_map(|(name, mut window)| Some((name, window.close(Register::Unknown)?))),
+                    .filter_map(|(name, mut window)| Some((name, window.close(Register::UNKNOWN)?))),
             );
         } else if let Some((name, call)) = call(event) {
             findings.operations += 1;
@@ -285,7 +296,7 @@ pub(crate) fn check(history: &[Event], findings: &mut Findings) {
         }
     }
     let rest = windows.into_iter();
-    unexplained.extend(rest.filter_map(|(name, mut window)| Some((name, window.close(Register::Unknown)?))));
+    unexplained.extend(rest.filter_map(|(name, mut window)| Some((name, window.close(Register::UNKNOWN)?))));
     for (name, calls) in unexplained {
         let context = calls.iter().map(|call| call.event.clone()).collect();
         findings.violations.push(Violation {
@@ -353,6 +364,11 @@ mod tests {
                 "refused beside a write that took effect first",
                 vec![read(0, 1, "a"), refused(2, 5, "a"), put(3, 4, "a", "a", "b")],
                 true,
+            ),
+            (
+                "refused before anything is known, and it is the etag",
+                vec![refused(0, 1, "a"), put(2, 3, "a", "a", "b")],
+                false,
             ),
             (
                 "an operation ends",
