@@ -18,6 +18,8 @@ pub(crate) mod schedule;
 pub(crate) mod writes;
 
 #[cfg(test)]
+mod every_order;
+#[cfg(test)]
 mod made_up;
 
 use self::history::Event;

@@ -88,7 +88,7 @@ pub(crate) fn operation_end(second: i64, before: &str, after: &str) -> Event {
     event(second, second, What::OperationEnded(end))
 }
 
-/// A write of the Lease of the election, which this holder renews at its begin.
+/// A request for the Lease of the election, which this holder renews at its begin.
 pub(crate) struct Lease(i64, i64, LeaseRequest);
 
 pub(crate) fn lease(holder: &str, begin: i64, end: i64) -> Lease {
@@ -105,9 +105,21 @@ pub(crate) fn lease(holder: &str, begin: i64, end: i64) -> Lease {
 }
 
 impl Lease {
+    pub(crate) fn reads(mut self, version: &str) -> Event {
+        self.2.is_write = false;
+        self.2.version = Some(version.to_owned());
+        event(self.0, self.1, What::Lease(self.2))
+    }
+
     pub(crate) fn replaces(mut self, expected: &str, version: &str) -> Event {
         self.2.expected = Some(expected.to_owned());
         self.2.version = Some(version.to_owned());
+        event(self.0, self.1, What::Lease(self.2))
+    }
+
+    pub(crate) fn is_refused(mut self, expected: &str) -> Event {
+        self.2.expected = Some(expected.to_owned());
+        self.2.outcome = Outcome::Refused;
         event(self.0, self.1, What::Lease(self.2))
     }
 
