@@ -32,16 +32,20 @@ const NUMBERS: &str = "E2 the numbers of a Lease's terms grow";
 const FRESH: &str = "E3 a fresh cluster has a leader after its first reads";
 const MISSING: &str = "E3 a Lease missing beside a ledger is acquired after its duration";
 const STOP: &str = "E4 another leads soon after the release by a leader that stops";
+const RELEASED: &str = "E4 somebody leads within 3 s of the start where all have stopped";
 const DEATH: &str = "E5 another leads within 15 s of a leader's death";
+const KILLED: &str = "E5 somebody leads within 16 s of the start where all have died";
 const LEADER: &str = "E6 somebody leads soon after the last disturbance";
 const WORK: &str = "E7 the Lease is released after the work of the term";
 
 /// For how long nobody may lead.
-const BOUNDS: [(&str, u64); 5] = [
+const BOUNDS: [(&str, u64); 7] = [
     (FRESH, 2000),
     (MISSING, 20_000),
     (STOP, 600),
+    (RELEASED, 3000),
     (DEATH, 15_000),
+    (KILLED, 16_000),
     (LEADER, 30_000),
 ];
 const OVERDUE_AFTER: u64 = 30_000 + GRID;
@@ -69,22 +73,27 @@ enum Found {
     Ledger,
     /// The Lease as a leader released it that had published the number of candidates.
     ReleasedLease,
+    /// The same Lease, renewed at the start by a leader that is killed with all others.
+    HeldLease,
 }
 
-use Found::{Ledger, Nothing, ReleasedLease};
+use Found::{HeldLease, Ledger, Nothing, ReleasedLease};
 
 /// A name, the number of candidates, what they find, and what may happen.
 type Config = (&'static str, usize, &'static [Found], &'static [Disturbance]);
 const ANY: &[Found] = &[Nothing, Ledger, ReleasedLease];
-const RELEASED: &[Found] = &[ReleasedLease];
+const EVERY: &[Found] = &[Nothing, Ledger, ReleasedLease, HeldLease];
+const STOPPED: &[Found] = &[ReleasedLease];
+const DEAD: &[Found] = &[HeldLease];
 
 /// Explored by each run of the tests.
 const SMALL: &[Config] = &[
     ("election with a fault", 2, ANY, &[Fault]),
-    ("election with a pause", 2, RELEASED, &[Pause]),
+    ("election with a pause", 2, STOPPED, &[Pause]),
     ("election with a death", 2, ANY, &[Death]),
     ("election with a stop", 2, ANY, &[Stop]),
     ("election with a deletion", 2, &[Nothing], &[Deletion]),
+    ("election after a kill", 2, DEAD, &[Fault]),
 ];
 
 /// Explored by `make prove`.
@@ -93,12 +102,15 @@ const FULL: &[Config] = &[
     ("election with any deletion", 2, ANY, &[Deletion]),
     ("election with a death and a start", 2, ANY, &[Death, Start]),
     ("election with a stop and a start", 2, ANY, &[Stop, Start]),
-    ("election with a death and a fault", 2, RELEASED, &[Death, Fault]),
+    ("election with a death and a fault", 2, STOPPED, &[Death, Fault]),
     ("election with a stop and a fault", 2, ANY, &[Stop, Fault]),
     ("election with two faults", 2, ANY, &[Fault, Fault]),
-    ("election of three with a fault", 3, RELEASED, &[Fault]),
-    ("election of three with a death", 3, RELEASED, &[Death]),
-    ("election of three with a stop", 3, RELEASED, &[Stop]),
+    ("election after a kill with a death", 2, DEAD, &[Death]),
+    ("election after a kill with a stop", 2, DEAD, &[Stop]),
+    ("election after a kill with a pause", 2, DEAD, &[Pause]),
+    ("election of three with a fault", 3, STOPPED, &[Fault]),
+    ("election of three with a death", 3, STOPPED, &[Death]),
+    ("election of three with a stop", 3, STOPPED, &[Stop]),
 ];
 
 #[derive(Clone, Debug)]
@@ -145,8 +157,8 @@ struct State {
     leaderless: Option<(&'static str, u64)>,
     /// The Lease and the number of the last term.
     last_term: (Option<String>, i32),
-    /// No term begins before.
-    not_before: u64,
+    /// No term begins before this time, and the property that it would break.
+    not_before: Option<(&'static str, u64)>,
     broken: Option<&'static str>,
 }
 
@@ -230,12 +242,18 @@ impl Model for Election {
 
     fn init_states(&self) -> Vec<State> {
         let state = |found| {
-            let released = ElectionRecord {
+            let unheld = ElectionRecord {
                 candidates: u32::try_from(self.candidates).ok(),
                 ..ElectionRecord::unheld(3)
             };
             let wall = self.start.wall;
-            let released = released.acquired("before", 4, wall).released(0, wall);
+            let held = unheld.acquired("before", 4, wall);
+            let (bound, lease, not_before) = match found {
+                Nothing => (FRESH, None, None),
+                Ledger => (MISSING, None, Some((MISSING, 14_000))),
+                ReleasedLease => (RELEASED, Some(held.released(0, wall)), None),
+                HeldLease => (KILLED, Some(held), Some((LEADERS, 14_000))),
+            };
             let mut state = State {
                 now: 0,
                 lease: None,
@@ -247,16 +265,11 @@ impl Model for Election {
                 is_disturbed: false,
                 leaderless: None,
                 last_term: (None, 0),
-                not_before: if found == Ledger { 14_000 } else { 0 },
+                not_before,
                 broken: None,
             };
-            let bound = match found {
-                Nothing => FRESH,
-                Ledger => MISSING,
-                ReleasedLease => LEADER,
-            };
-            if found == ReleasedLease {
-                self.store(&mut state, released);
+            if let Some(lease) = lease {
+                self.store(&mut state, lease);
             }
             for number in 0..self.candidates {
                 self.begin(&mut state, number);
@@ -293,12 +306,16 @@ impl Model for Election {
             state.now - since <= BOUNDS[number].1
         }
         vec![
-            Property::always(LEADERS, |model: &Self, state| model.leaders(state) <= 1),
+            Property::always(LEADERS, |model: &Self, state: &State| {
+                model.leaders(state) <= 1 && state.broken != Some(LEADERS)
+            }),
             Property::always(NUMBERS, |_, state: &State| state.broken != Some(NUMBERS)),
             Property::always(FRESH, |model, state| is_in_time(model, state, FRESH)),
             Property::always(MISSING, |model, state| is_in_time(model, state, MISSING)),
             Property::always(STOP, |model, state| is_in_time(model, state, STOP)),
+            Property::always(RELEASED, |model, state| is_in_time(model, state, RELEASED)),
             Property::always(DEATH, |model, state| is_in_time(model, state, DEATH)),
+            Property::always(KILLED, |model, state| is_in_time(model, state, KILLED)),
             Property::always(LEADER, |model, state| is_in_time(model, state, LEADER)),
             Property::always(WORK, |_, state: &State| state.broken != Some(WORK)),
         ]
@@ -352,7 +369,7 @@ fn election_keeps_its_properties_in_every_state() {
 #[test]
 fn each_property_notices_its_bugs() {
     for (bug, property, events) in BUGS {
-        let failures = explore(("", 2, ANY, events), Some(bug), Some(property));
+        let failures = explore(("", 2, EVERY, events), Some(bug), Some(property));
         let found: Vec<_> = failures.iter().map(|(failed, _)| *failed).collect();
         assert!(
             found.contains(&property),

@@ -27,7 +27,7 @@ pub(super) enum Bug {
 }
 
 /// Each bug, the property that notices it, and what happens in the model in which it does.
-pub(super) const BUGS: [(Bug, &str, &[Disturbance]); 11] = [
+pub(super) const BUGS: [(Bug, &str, &[Disturbance]); 13] = [
     (Bug::LeadsForLonger, LEADERS, &[Pause]),
     (Bug::CountsFromAnswer, LEADERS, &[Pause]),
     (Bug::WritesWithoutVersion, LEADERS, &[]),
@@ -36,7 +36,9 @@ pub(super) const BUGS: [(Bug, &str, &[Disturbance]); 11] = [
     (Bug::DistrustsOwnLedger, FRESH, &[]),
     (Bug::AcquiresMissingLease, MISSING, &[]),
     (Bug::KeepsHolder, STOP, &[Stop]),
+    (Bug::KeepsHolder, RELEASED, &[]),
     (Bug::WaitsForMore, DEATH, &[Death]),
+    (Bug::TakesReadForRenewal, KILLED, &[]),
     (Bug::TakesReadForRenewal, LEADER, &[Death]),
     (Bug::ReleasesBeforeWorkEnds, WORK, &[Stop]),
 ];

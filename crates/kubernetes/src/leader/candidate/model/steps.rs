@@ -309,8 +309,10 @@ impl Election {
                     let last = std::mem::replace(&mut state.last_term, (lease, term));
                     if state.last_term <= last {
                         state.broken = Some(NUMBERS);
-                    } else if state.now < state.not_before {
-                        state.broken = Some(MISSING);
+                    } else if let Some((property, at)) = state.not_before
+                        && state.now < at
+                    {
+                        state.broken = Some(property);
                     }
                 }
                 (TaskTarget::Stop { abort }, _) => {
