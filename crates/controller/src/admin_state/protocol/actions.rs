@@ -152,7 +152,11 @@ impl Protocol {
         {
             actions.push(Action::Reports(number));
         }
-        if self.forgotten(state, leader) != leader.stages() {
+        // It takes minutes, in which a calm leader ends its write and reads again. Otherwise reports of an old read might bring back what is
+        // forgotten without end.
+        let is_as_read = leader.phase == Phase::Idle && leader.is_planned && leader.read == Some(state.pool);
+        let may_forget = !state.is_calm || is_as_read;
+        if may_forget && self.forgotten(state, leader) != leader.stages() {
             actions.push(Action::ForgetsRestored(number));
         }
     }

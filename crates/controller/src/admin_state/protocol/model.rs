@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use stateright::{Model, Property};
 
@@ -34,6 +34,8 @@ pub(super) struct Config {
     pub(super) serving: &'static [Mask],
     /// Whether leaders update the members of the pool, as in the pools of Local Services.
     pub(super) has_members: bool,
+    /// States that are deeper are not checked; `None` checks all.
+    pub(super) max_depth: Option<usize>,
 }
 
 /// Transitions that show that a configuration meets what it is about.
@@ -75,6 +77,8 @@ pub(super) struct Protocol {
     /// The states from which calm is known to end with nothing `Down`.
     settled: Mutex<HashSet<u64>>,
     reached: AtomicU32,
+    /// The states whose properties were checked.
+    checked: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +140,7 @@ impl Protocol {
             expiries: Mutex::default(),
             settled: Mutex::default(),
             reached: AtomicU32::new(0),
+            checked: AtomicUsize::new(0),
         }
     }
 
@@ -153,6 +158,10 @@ impl Protocol {
 
     pub(super) fn decisions(&self) -> usize {
         self.decisions.lock().unwrap().len()
+    }
+
+    pub(super) fn checked_states(&self) -> usize {
+        self.checked.load(Ordering::Relaxed)
     }
 
     pub(super) fn calm_states(&self) -> usize {
@@ -292,7 +301,10 @@ impl Model for Protocol {
             number.is_some_and(|number| has(state.broken, number))
         }
         vec![
-            Property::always(MEMBERS, |_, state: &State| !is_broken(state, MEMBERS)),
+            Property::always(MEMBERS, |model: &Self, state: &State| {
+                model.checked.fetch_add(1, Ordering::Relaxed);
+                !is_broken(state, MEMBERS)
+            }),
             Property::always(LEDGER, |_, state: &State| {
                 let is_recorded = |number: usize| state.ledger[number].stage != Stage::Absent;
                 mask(|number| state.pool[number] == Entry::Down && !is_recorded(number)) == 0
