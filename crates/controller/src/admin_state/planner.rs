@@ -232,9 +232,16 @@ impl Planner for LoadBalancerPlanner {
             // The ledger has these entries already.
             return Ok(());
         }
-        let Intents { changes, undo } = intents(&self.ledger.ledger(), edit, added_downs, self.clock.now().wall);
-        self.ledger.apply(changes);
-        if let Err(error) = self.ledger.flush().await {
+        let mut undo = Vec::new();
+        let recorded = async {
+            // What is recorded already was perhaps only found.
+            self.ledger.claim().await?;
+            let intents = intents(&self.ledger.ledger(), edit, added_downs, self.clock.now().wall);
+            self.ledger.apply(intents.changes);
+            undo = intents.undo;
+            self.ledger.flush().await
+        };
+        if let Err(error) = recorded.await {
             self.ledger.apply(undo);
             if let Some(members) = &mut self.members {
                 members.give_back();

@@ -100,8 +100,7 @@ const SMALL: &[Config] = &[
     },
 ];
 
-/// Explored by `make prove`. Deeper than the depths of leaders with faults or a foreign writer, P2 is broken by a write of the ledger that
-/// arrives after the next leader has read it (docs/dev/proof.md).
+/// Explored by `make prove`.
 const FULL: &[Config] = &[
     Config {
         name: "more faults",
@@ -154,7 +153,6 @@ const FULL: &[Config] = &[
             pauses: 1,
             ..NONE
         },
-        max_depth: Some(18),
         ..PAIR
     },
     Config {
@@ -165,7 +163,6 @@ const FULL: &[Config] = &[
             pauses: 1,
             ..NONE
         },
-        max_depth: Some(19),
         ..PAIR
     },
     Config {
@@ -177,7 +174,7 @@ const FULL: &[Config] = &[
             pauses: 2,
             ..NONE
         },
-        max_depth: Some(22),
+        max_depth: Some(26),
         ..PAIR
     },
     Config {

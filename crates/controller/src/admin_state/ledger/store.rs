@@ -1,7 +1,8 @@
 //! The ledger's `ConfigMap`: read at the start of a term, written when the ledger has changed, and verified while it has entries.
 //!
 //! Invariants (docs/dev/decisions.md 53): every write names the resourceVersion that was read last, so that a leader whose term is over
-//! cannot undo what a later leader recorded. After a conflict, or a write without an answer, the `ConfigMap` is read again and the
+//! cannot undo what a later leader recorded. What a later leader only found counts as recorded once it has written it
+//! again ([`LedgerStore::claim`]): until then a write of the former leader may still arrive. After a conflict, or a write without an answer, the `ConfigMap` is read again and the
 //! changes of this term are made in what it contains. Each write has a higher generation than what was read or written before: a
 //! `ConfigMap` that was deleted, is older than that, or is no ledger any more, is replaced by the ledger of this term.
 
@@ -79,6 +80,8 @@ struct Stored {
     generation: u64,
     /// Whether nothing suggests that the API server has a newer version.
     is_current: bool,
+    /// Whether this term wrote this version, or nothing is in it.
+    is_claimed: bool,
 }
 
 /// The ledger of one term. Clones share it.
@@ -125,6 +128,7 @@ impl LedgerStore {
         let Contents { generation, ledger } = parse(object.as_ref(), data_key)?;
         let stored = Stored {
             object,
+            is_claimed: ledger.is_empty(),
             ledger: ledger.clone(),
             generation,
             is_current: true,
@@ -191,11 +195,25 @@ impl LedgerStore {
         self.flush().await
     }
 
+    /// Writes the ledger of this term, unless it has written what the API server has already: no write of a former leader that is still
+    /// on its way takes effect from then on. Otherwise one that takes an intent back could arrive after this term has taken that intent
+    /// for recorded.
+    ///
+    /// # Errors
+    /// As for [`Self::flush`].
+    pub(in super::super) async fn claim(&self) -> Result<(), LedgerError> {
+        self.write(true).await
+    }
+
     /// Writes the ledger of this term, unless the API server has it already.
     ///
     /// # Errors
     /// If the write failed. It may have had its effect nevertheless.
     pub(in super::super) async fn flush(&self) -> Result<(), LedgerError> {
+        self.write(false).await
+    }
+
+    async fn write(&self, is_claim: bool) -> Result<(), LedgerError> {
         let mut stored = self.stored.lock().await;
         for _ in 0..MAX_ATTEMPTS {
             if !stored.is_current {
@@ -203,7 +221,7 @@ impl LedgerStore {
                 self.adopt(&mut stored, object)?;
             }
             let ledger = self.ledger();
-            if *ledger == stored.ledger {
+            if *ledger == stored.ledger && (stored.is_claimed || !is_claim) {
                 return Ok(());
             }
             if let Some(term) = &self.term {
@@ -220,6 +238,7 @@ impl LedgerStore {
                         ledger: Ledger::clone(&ledger),
                         generation,
                         is_current: true,
+                        is_claimed: true,
                     };
                     return Ok(());
                 }
@@ -273,6 +292,7 @@ impl LedgerStore {
         }
         *stored = Stored {
             object,
+            is_claimed: found.ledger.is_empty(),
             ledger: found.ledger,
             generation: found.generation.max(stored.generation),
             is_current: true,

@@ -127,8 +127,8 @@ impl Protocol {
             Phase::Idle => {
                 if let Some(decision) = self.decide(leader, &state.pool) {
                     let is_known = leader.is_planned && leader.read == Some(state.pool) && leader.held == decision.held;
-                    // Where ARM is busy a calm leader waits: otherwise it might try again without end.
-                    let may_write = !state.is_calm || state.operation.is_none();
+                    // Where ARM is busy a calm leader waits: otherwise it might try again without end. Each waits for its claim.
+                    let may_write = (!state.is_calm || state.operation.is_none()) && !leader.claims;
                     if decision.pool.is_none() && !is_known {
                         actions.push(Action::Lists(number));
                     } else if decision.pool.is_some() && state.lock != Lock::CloudControllerManager && may_write {
@@ -143,7 +143,7 @@ impl Protocol {
         }
         let is_unwritten = leader.ledger != leader.stored;
         let is_recording = matches!(leader.phase, Phase::Recording(..));
-        if leader.ledger_write.is_none() && (is_unwritten || is_recording) {
+        if leader.ledger_write.is_none() && (is_unwritten || is_recording || leader.claims) {
             actions.push(Action::WritesLedger(number));
         }
         if self

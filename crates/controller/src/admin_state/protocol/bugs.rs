@@ -26,13 +26,15 @@ pub(super) enum Bug {
     SendsWithoutHold,
     /// A new leader begins with an empty ledger.
     DoesNotReadLedger,
+    /// An intent that a new leader has only found counts as recorded.
+    TakesFoundForRecorded,
     /// A new leader plans before all Nodes are listed.
     PlansBeforeNodesAreListed,
 }
 
 /// Each bug, the property that notices it, and what happens in the model in which it does: signals, endpoints, foreign writes, faults,
 /// pauses.
-pub(super) const BUGS: [(Bug, &str, [u8; 5]); 12] = [
+pub(super) const BUGS: [(Bug, &str, [u8; 5]); 13] = [
     (Bug::PutsWithoutEtag, MEMBERS, [1, 0, 1, 0, 0]),
     (Bug::RecordsAfterWrite, LEDGER, [1, 0, 0, 0, 0]),
     (Bug::TakesLostAnswerForRefusal, LEDGER, [2, 0, 0, 1, 0]),
@@ -44,5 +46,6 @@ pub(super) const BUGS: [(Bug, &str, [u8; 5]); 12] = [
     (Bug::SendsAfterTerm, WRITES, [1, 0, 0, 0, 1]),
     (Bug::SendsWithoutHold, WRITES, [1, 0, 0, 0, 1]),
     (Bug::DoesNotReadLedger, CALM, [1, 0, 0, 0, 1]),
+    (Bug::TakesFoundForRecorded, LEDGER, [1, 0, 0, 1, 1]),
     (Bug::PlansBeforeNodesAreListed, RESTORES, [1, 0, 0, 0, 1]),
 ];

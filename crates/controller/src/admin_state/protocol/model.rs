@@ -241,6 +241,7 @@ impl Model for Protocol {
                 is_planned: true,
                 is_stored_current: true,
                 is_stored_latest: true,
+                is_claimed: true,
                 ..Leader::default()
             };
             leaders.sort_unstable();

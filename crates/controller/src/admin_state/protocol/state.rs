@@ -148,6 +148,10 @@ pub(super) struct Leader {
     pub(super) is_stored_current: bool,
     /// Whether it has none.
     pub(super) is_stored_latest: bool,
+    /// Whether that is a write of its term, or nothing is in it.
+    pub(super) is_claimed: bool,
+    /// Whether it is about to write the ledger although nothing has changed.
+    pub(super) claims: bool,
     /// What the entries of the write under way had in the ledger before.
     pub(super) undo: [Option<Record>; ENTRIES],
     pub(super) phase: Phase,

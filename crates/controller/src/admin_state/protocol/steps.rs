@@ -23,6 +23,7 @@ impl Protocol {
                     stored: ledger,
                     is_stored_current: true,
                     is_stored_latest: true,
+                    is_claimed: ledger == Records::default(),
                     ..Leader::default()
                 };
             }
@@ -94,7 +95,13 @@ impl Protocol {
         let Some((decision, pool)) = due.filter(|_| !is_busy) else {
             return release(state, number);
         };
-        let before = state.leaders[number].ledger;
+        let leader = &mut state.leaders[number];
+        if decision.needs_record && !leader.is_claimed && !self.has(Bug::TakesFoundForRecorded) {
+            // The product goes on in the same hold: that is one of the ways from here.
+            leader.claims = true;
+            return release(state, number);
+        }
+        let before = leader.ledger;
         state.change_stages(number, decision.intended);
         let leader = &mut state.leaders[number];
         let given_back = |index: usize| state.pool[index] == Entry::Down && pool[index] == Entry::Up;
@@ -147,6 +154,7 @@ impl Protocol {
         };
         leader.stored = ledger;
         (leader.is_stored_current, leader.is_stored_latest) = (true, true);
+        leader.is_claimed = ledger == Records::default();
         leader.finish_record();
     }
 

@@ -90,6 +90,7 @@ impl Protocol {
             Delivery::Answered if is_stored => {
                 leader.stored = write.ledger;
                 leader.is_stored_latest = true;
+                (leader.is_claimed, leader.claims) = (true, false);
                 match leader.phase {
                     Phase::Recording(edit) if write.is_record => leader.phase = Phase::Ready(edit),
                     _ => leader.finish_record(),
