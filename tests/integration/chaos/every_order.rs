@@ -68,7 +68,7 @@ impl Call {
                 let required = required.map(version).unwrap_or_default();
                 on_arm().puts(&required, Some((&required, &version(new))))
             }
-            Kind::Refused(required) if is_lease => on_lease().is_refused(&version(required)),
+            Kind::Refused(required) if is_lease => on_lease().gets_a_refusal(&version(required)),
             Kind::Refused(required) => on_arm().puts(&version(required), None),
             Kind::Lost(required) => on_lease().gets_no_answer(&version(required)),
         }

@@ -117,7 +117,7 @@ impl Lease {
         event(self.0, self.1, What::Lease(self.2))
     }
 
-    pub(crate) fn is_refused(mut self, expected: &str) -> Event {
+    pub(crate) fn gets_a_refusal(mut self, expected: &str) -> Event {
         self.2.expected = Some(expected.to_owned());
         self.2.outcome = Outcome::Refused;
         event(self.0, self.1, What::Lease(self.2))
