@@ -1,10 +1,11 @@
 //! The ledger's `ConfigMap`: read at the start of a term, written when the ledger has changed, and verified while it has entries.
 //!
 //! Invariants (docs/dev/decisions.md 53): every write names the resourceVersion that was read last, so that a leader whose term is over
-//! cannot undo what a later leader recorded. What a later leader only found counts as recorded once it has written it
-//! again ([`LedgerStore::claim`]): until then a write of the former leader may still arrive. After a conflict, or a write without an answer, the `ConfigMap` is read again and the
-//! changes of this term are made in what it contains. Each write has a higher generation than what was read or written before: a
-//! `ConfigMap` that was deleted, is older than that, or is no ledger any more, is replaced by the ledger of this term.
+//! cannot undo what a later leader recorded. What a later leader only found counts as recorded once it has written it again
+//! ([`LedgerStore::claim`]): until then a write of the former leader may still arrive. After a conflict, or a write without an answer, the
+//! `ConfigMap` is read again and the changes of this term are made in what it contains. Each write has a higher generation than what was
+//! read or written before: a `ConfigMap` that was deleted, is older than that, or is no ledger any more, is replaced by the ledger of this
+//! term.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
