@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use headgate_agent::connections::{ConnectionCount, ConnectionsView};
 use headgate_agent::spot::EventsSnapshot;
-use headgate_controller::local_service::QueuedUpdate;
+use headgate_controller::local_pools::QueuedUpdate;
 use headgate_core::node::{Signal, Source};
 use headgate_core::service::IpFamily;
 use jiff::Timestamp;

@@ -25,7 +25,7 @@ use headgate_agent::connections::Prefix;
 use headgate_agent::health::ProxySettings;
 use headgate_agent::notify::NotificationSettings;
 use headgate_controller::admin_state::{GuardSettings, Policy};
-use headgate_controller::local_pools::LocalServicePools;
+use headgate_controller::local_pools::LocalPoolsMode;
 use headgate_core::node::SignalSettings;
 use headgate_core::settings::IntOrPercent;
 use headgate_core::telemetry::words;
@@ -80,7 +80,7 @@ pub struct Settings {
     /// How many pool entries stay in service whatever the signals.
     pub guard: GuardSection,
     /// Whether and how the leader updates pools of Local Services.
-    pub local_service_pools: LocalServicePools,
+    pub local_pools: LocalPoolsMode,
     /// Whether the leader acts on maintenances.
     pub maintenance: MaintenanceSection,
     /// Where notices of what happens to nodes are sent.
@@ -263,7 +263,7 @@ impl Default for Settings {
             },
             admin_state: Policy::default(),
             guard: GuardSection::default(),
-            local_service_pools: LocalServicePools::default(),
+            local_pools: LocalPoolsMode::default(),
             maintenance: MaintenanceSection::default(),
             notifications: NotificationSettings::default(),
         }

@@ -14,7 +14,7 @@ use headgate_azure::{ArmClient, ArmClientOptions, Endpoints, Identity, ResourceG
 use headgate_azure::{Credential, Secret};
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::local_service::{self, LocalPoolsTarget};
+use headgate_controller::local_pools::{self, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers, read_node};
 use headgate_core::clock::Clock;
@@ -91,7 +91,7 @@ impl InstrumentedLeader {
         let metrics = Registered {
             azure: headgate_azure::Metrics::register(&mut registry),
             admin_state: admin_state::Metrics::register(&mut registry),
-            local_pools: local_service::Metrics::register(&mut registry),
+            local_pools: local_pools::Metrics::register(&mut registry),
             lock: LockMetrics::register(&mut registry),
             node_writes: NodeWriteMetrics::register(&mut registry),
         };
@@ -152,7 +152,7 @@ impl InstrumentedLeader {
 struct Registered {
     azure: headgate_azure::Metrics,
     admin_state: admin_state::Metrics,
-    local_pools: local_service::Metrics,
+    local_pools: local_pools::Metrics,
     lock: LockMetrics,
     node_writes: NodeWriteMetrics,
 }
@@ -252,7 +252,7 @@ async fn lead(
         stale_nodes_timeout: Duration::from_mins(5),
         node_name: "bench".to_owned(),
         metrics: admin_state_metrics.clone(),
-        local_pools: headgate_controller::local_pools::LocalServicePools::default(),
+        local_pools: headgate_controller::local_pools::LocalPoolsMode::default(),
         local_pools_metrics: local_pools_metrics.clone(),
         lock_metrics: lock_metrics.clone(),
         preempt_events: None,

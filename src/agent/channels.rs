@@ -5,7 +5,7 @@ use std::sync::Arc;
 use headgate_agent::connections::{ConnectionMetrics, ConnectionsView, CountExchange};
 use headgate_agent::health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_agent::own_node::RememberedState;
-use headgate_controller::{admin_state, local_service, preempt_events};
+use headgate_controller::{admin_state, local_pools, preempt_events};
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
 use headgate_http::server::{self, BindState};
@@ -84,7 +84,7 @@ pub(super) struct Metrics {
     pub(super) leader: headgate_kubernetes::leader::LeaderMetrics,
     pub(super) lock: headgate_kubernetes::leader::LockMetrics,
     pub(super) admin_state: admin_state::Metrics,
-    pub(super) local_pools: local_service::Metrics,
+    pub(super) local_pools: local_pools::Metrics,
     pub(super) preempt_events: preempt_events::Metrics,
     pub(super) node_writes: NodeWriteMetrics,
     pub(super) maintenance: headgate_maintenance::controller::Metrics,
@@ -117,7 +117,7 @@ impl Metrics {
         let (lock, admin_state, local_pools, preempt_events, maintenance) = (
             headgate_kubernetes::leader::LockMetrics::register(&mut *leads),
             admin_state::Metrics::register(&mut *leads),
-            local_service::Metrics::register(&mut *leads),
+            local_pools::Metrics::register(&mut *leads),
             preempt_events::Metrics::register(leads),
             headgate_maintenance::controller::Metrics::register(leads),
         );

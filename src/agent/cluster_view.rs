@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_controller::admin_state::WorkView;
-use headgate_controller::local_service::QueuedUpdate;
+use headgate_controller::local_pools::QueuedUpdate;
 use headgate_kubernetes::leader::LeaderMetrics;
 use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};

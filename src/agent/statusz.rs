@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use headgate_controller::local_service::QueuedUpdate;
+use headgate_controller::local_pools::QueuedUpdate;
 use headgate_core::node::Source;
 use headgate_http::server::BindState;
 use jiff::Timestamp;

@@ -1,7 +1,7 @@
 //! The report of the leader about itself: from what it has read and decided last, without a request to Azure. Pure.
 
 use headgate_controller::admin_state::WorkSnapshot;
-use headgate_controller::local_service::QueuedUpdate;
+use headgate_controller::local_pools::QueuedUpdate;
 use headgate_controller::pool::InterfaceCache;
 use headgate_core::clock::Moment;
 use headgate_core::telemetry::VERSION;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_pools::{
-    LocalServicePools, NodeIndex, PoolStatus, ServiceStatus, Updater, UpdaterSettings,
+    LocalPoolsMode, NodeIndex, PoolStatus, ServiceStatus, Updater, UpdaterSettings,
 };
-use headgate_controller::local_service::{QueuedUpdate, ServiceIndex, SharedUpdater, apply_nodes};
+use headgate_controller::local_pools::{QueuedUpdate, SharedUpdater, apply_nodes};
 use headgate_controller::pool::{Listing, LoadBalancerView, Observation};
+use headgate_controller::service_index::ServiceIndex;
 use headgate_core::service::{EndpointSliceObject, IpFamily, NamespacedName, Service, ServiceObject};
 use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::{Decoded, load_balancer_services};
@@ -174,7 +175,7 @@ impl ListedServices {
 
 /// What the rows are computed from, besides Services and `EndpointSlices`.
 pub(super) struct LocalPoolsRequest<'a> {
-    pub(super) setting: LocalServicePools,
+    pub(super) setting: LocalPoolsMode,
     pub(super) target: &'a ClusterTarget,
     pub(super) listing: &'a Listing,
     pub(super) desired: &'a TargetStates,
@@ -339,7 +340,7 @@ pub(crate) fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> S
         (Some(error), ..) => return format!("Service {name}: not known: {}.\n", escape_line(error)),
         (None, false, _) => {
             return format!(
-                "Service {name}: headgate updates no pools of Local Services: adminState.mode is not Enforce, localServicePools is \
+                "Service {name}: headgate updates no pools of Local Services: adminState.mode is not Enforce, localPools is \
                  Disabled, or azure.json has no multipleStandardLoadBalancerConfigurations.\n"
             );
         }

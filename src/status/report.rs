@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use headgate_controller::local_service::QueuedUpdate;
+use headgate_controller::local_pools::QueuedUpdate;
 use headgate_controller::pool::ProbeTarget;
 use headgate_kubernetes::leader::LeaderStatus;
 use jiff::Timestamp;

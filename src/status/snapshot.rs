@@ -9,8 +9,8 @@ use headgate_controller::admin_state::AdminStateMode;
 use headgate_controller::admin_state::{
     ClusterTarget, GuardSettings, Ledger, Policy, TargetStates, read_ledger, read_recorded_once,
 };
-use headgate_controller::local_service::ServiceIndex;
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, read_node};
+use headgate_controller::service_index::ServiceIndex;
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::NodeReader;
 use headgate_kubernetes::Decoded;
@@ -142,7 +142,7 @@ pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<Cluste
     let local_pools = match (&target, &azure) {
         (Some(target), Ok(azure)) => {
             let request = LocalPoolsRequest {
-                setting: settings.local_service_pools,
+                setting: settings.local_pools,
                 target,
                 listing: &azure.listing,
                 desired: &desired,

@@ -398,7 +398,7 @@ fn events_page_has_exactly_the_reasons_that_the_product_records() {
         .map(|(path, _)| path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().to_str().unwrap())
         .collect();
     let expected = [
-        "crates/controller/src/local_service/reporter.rs",
+        "crates/controller/src/local_pools/controller/reporter.rs",
         "crates/maintenance/src/controller/events.rs",
     ];
     assert_eq!(composed, expected.into());

@@ -1,15 +1,15 @@
 //! The leader's controllers: the work of a term.
 //!
 //! `pool` reads and writes backend pools. `admin_state` decides what changes in them. `restore` sets everything that headgate set
-//! `Down` back to `None`, in a term of its own (`own_term`). `local_pools` decides the members of Local Services' pools, without I/O, and
-//! `local_service` connects it. `preempt_events` turns eviction notices in Node events into taints. `other_nodes` refuses features that
-//! must not write other Nodes. Election and locks, ARM and the API server are left to other crates.
+//! `Down` back to `None`, in a term of its own (`own_term`). `local_pools` keeps the members of Local Services' pools, and
+//! `service_index` knows which Nodes serve a Service. `preempt_events` turns eviction notices in Node events into taints. `other_nodes`
+//! refuses features that must not write other Nodes. Election and locks, ARM and the API server are left to other crates.
 
 pub mod admin_state;
 pub mod local_pools;
-pub mod local_service;
 pub mod other_nodes;
 mod own_term;
 pub mod pool;
 pub mod preempt_events;
 pub mod restore;
+pub mod service_index;

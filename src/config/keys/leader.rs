@@ -1,7 +1,7 @@
 //! The settings of the leader, and of how it reaches Azure.
 
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::local_pools::LocalServicePools;
+use headgate_controller::local_pools::LocalPoolsMode;
 
 use super::Key;
 use crate::config::value::{
@@ -61,9 +61,9 @@ pub(super) fn keys() -> Vec<Key> {
              or a percentage rounded down, at least one; `100%` disables it. Guide: docs/concepts/how-it-works.md.",
         ),
         Key::new(
-            "localServicePools",
-            words(&LocalServicePools::ALL, LocalServicePools::as_str),
-            |s| &mut s.local_service_pools,
+            "localPools",
+            words(&LocalPoolsMode::ALL, LocalPoolsMode::as_str),
+            |s| &mut s.local_pools,
             "Whether the leader updates the members of the backend pools that Services with `externalTrafficPolicy: Local` have of their \
              own. `Auto`: where `azure.json` has `multipleStandardLoadBalancerConfigurations`. `AllEndpoints`: everywhere; the nodes of \
              all endpoints are members. `ReadyEndpoints`: those of ready endpoints only, for clusters where cloud-controller-manager does \

@@ -48,7 +48,7 @@ async fn pools_of_a_local_service_are_compared_with_its_endpoints() {
     let inactive = stdout_of(why(&[]));
     assert_contains!(inactive, "headgate updates no pools of Local Services");
     let settings = scratch("local-pools").join("settings.yaml");
-    std::fs::write(&settings, settings_file("localServicePools: AllEndpoints\n")).unwrap();
+    std::fs::write(&settings, settings_file("localPools: AllEndpoints\n")).unwrap();
     let on = ["--config", settings.to_str().unwrap()];
     let text = stdout_of(why(&on));
     println!("{text}");

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, AzureJson, InvalidId, ResourceGroupId};
 
-use crate::local_service::LocalPoolsTarget;
+use crate::local_pools::LocalPoolsTarget;
 use crate::pool::{ListScope, ManagedLoadBalancers};
 
 /// An ARM client, and what of Azure belongs to the cluster.

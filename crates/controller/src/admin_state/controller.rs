@@ -35,11 +35,12 @@ use super::target_states::TargetStates;
 use super::transitions::{NodeEvent, TransitionTracker};
 use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
-use crate::local_service::{Members, ServiceIndex};
+use crate::local_pools::Members;
 use crate::pool::{
     HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, InterfaceCache, ListRequest, Listing, ManagedLoadBalancers,
     PoolWriter, WriterLabels,
 };
+use crate::service_index::ServiceIndex;
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {

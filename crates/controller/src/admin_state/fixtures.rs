@@ -17,10 +17,10 @@ use super::plan::{Plan, PlanInputs, Policy, plan};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
 use crate::local_pools::fixtures::slice;
-use crate::local_service::ServiceIndex;
 use crate::pool::fixtures::LOAD_BALANCER as ID;
 pub(super) use crate::pool::fixtures::{pool_id, refused};
 use crate::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, Taint};
+use crate::service_index::ServiceIndex;
 
 pub(super) const ENFORCE: Policy = Policy {
     mode: AdminStateMode::Enforce,

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 
 use super::ledger::LedgerEntry;
 use super::target_states::{TargetState, TargetStates};
-use crate::local_service::ServiceIndex;
 use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, PoolView};
+use crate::service_index::ServiceIndex;
 use headgate_core::settings::IntOrPercent;
 
 /// The settings of the guard, and what it needs of the process.

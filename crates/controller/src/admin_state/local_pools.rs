@@ -15,11 +15,12 @@ use super::plan::Policy;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::work::{TaskName, Tasks, WorkContext};
-use crate::local_pools::{Updater, UpdaterSettings};
-use crate::local_service::{
-    Freshness, MemberSource, Reporter, ServiceFeed, ServiceIndex, SharedUpdater, Ticks, apply_nodes, watch_services,
+use crate::local_pools::{
+    Freshness, MemberSource, Reporter, ServiceFeed, SharedUpdater, Ticks, apply_nodes, watch_services,
 };
+use crate::local_pools::{Updater, UpdaterSettings};
 use crate::pool::Listing;
+use crate::service_index::ServiceIndex;
 use headgate_core::settings::IntOrPercent;
 
 /// What the updater needs of the work of the term.

@@ -14,11 +14,12 @@ use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
 use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
 use super::target_states::TargetStates;
-use crate::local_service::{Members, ServiceIndex, join_members};
+use crate::local_pools::{Members, join_members};
 use crate::pool::{
     AdminStateChange, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, Observation, Outcome,
     Planner, PoolEdit, PoolView, UnreadablePool,
 };
+use crate::service_index::ServiceIndex;
 
 /// What the last plan of a load balancer showed.
 #[derive(Clone, Debug, Default)]

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::guard::{ClaimedEntry, GuardInputs, ends_for_its_agent, is_alive};
 use super::plan::EntryStatus;
 use super::target_states::{TargetState, TargetStates};
-use crate::local_service::{LocalService, ServiceIndex, Unknown};
 use crate::pool::{ClusterNode, InterfaceCache, PoolView, ProbeTarget, Rule};
+use crate::service_index::{LocalService, ServiceIndex, Unknown};
 
 /// Ports that cannot be a `healthCheckNodePort`: kube-proxy's, and that of health-probe-proxy in front of it (the mode `shared`).
 const SHARED_PROBE_PORTS: [u16; 2] = [10256, 10356];

@@ -16,8 +16,9 @@ use super::ledger::{Ledger, LedgerStore};
 use super::list_outage::ListState;
 use super::plan::Policy;
 use super::target_states::TargetStates;
-use crate::local_service::{ServiceIndex, SharedUpdater};
+use crate::local_pools::SharedUpdater;
 use crate::pool::{InterfaceCache, Listing, LoadBalancerView};
+use crate::service_index::ServiceIndex;
 
 /// The events that are kept.
 const MAX_EVENTS: usize = 100;

@@ -39,11 +39,11 @@ use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
-use crate::local_pools::LocalServicePools;
-use crate::local_service::{self, ServiceIndex};
+use crate::local_pools::{LocalPoolsMode, Metrics as LocalPoolsMetrics};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, look_up_interfaces};
 use crate::preempt_events::PreemptEvents;
+use crate::service_index::ServiceIndex;
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -92,9 +92,9 @@ pub struct WorkContext {
     /// The metrics of admin states.
     pub metrics: Metrics,
     /// Whether and how pools of Local Services are updated.
-    pub local_pools: LocalServicePools,
+    pub local_pools: LocalPoolsMode,
     /// The metrics of these updates.
-    pub local_pools_metrics: local_service::Metrics,
+    pub local_pools_metrics: LocalPoolsMetrics,
     /// The metrics of the shared Lease.
     pub lock_metrics: LockMetrics,
     /// Wall and monotonic time.

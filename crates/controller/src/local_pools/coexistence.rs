@@ -11,9 +11,9 @@
 use headgate_core::telemetry::words;
 
 words! {
-    /// The setting `localServicePools`: whether this process updates pools of Local Services, and whose nodes are members.
+    /// The setting `localPools`: whether this process updates pools of Local Services, and whose nodes are members.
     #[derive(Default)]
-    pub enum LocalServicePools {
+    pub enum LocalPoolsMode {
         /// Updated where cloud-controller-manager runs its own updater, and as it does.
         #[default]
         Auto = "Auto",

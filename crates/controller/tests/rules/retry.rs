@@ -145,7 +145,7 @@ fn parked_pool_does_not_delay_other_pools() {
 }
 
 /// With the default of three retries, the fourth retriable failure ends the operation (test 9), and with none the first (test 18; the
-/// table of `local_service::settings` has the other values).
+/// table of `local_pools::settings` has the other values).
 #[test]
 fn failure_without_retries_left_is_final() {
     for (settings, retries) in [(UpdaterSettings::default(), 3), (with_retries(0), 0)] {

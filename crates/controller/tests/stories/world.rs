@@ -13,8 +13,8 @@ use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings, entries_of, pools_in, probed_load_balancer};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
-use headgate_controller::local_pools::LocalServicePools;
-use headgate_controller::local_service::LocalPoolsTarget;
+use headgate_controller::local_pools::LocalPoolsMode;
+use headgate_controller::local_pools::LocalPoolsTarget;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
 use headgate_core::node::{SignalRules, SignalSettings, TrafficByNode};
@@ -101,8 +101,8 @@ pub(crate) struct World {
     pub(crate) preempt_events: bool,
     /// What `azure.json` says about pools of Local Services.
     pub(crate) local_pools: LocalPoolsTarget,
-    /// The setting `localServicePools`.
-    pub(crate) local_pools_settings: LocalServicePools,
+    /// The setting `localPools`.
+    pub(crate) local_pools_settings: LocalPoolsMode,
     /// What leaders take as a signal.
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
@@ -254,7 +254,7 @@ impl World {
             travel_time: None,
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
-            local_pools_settings: LocalServicePools::default(),
+            local_pools_settings: LocalPoolsMode::default(),
             marker: false,
             preempt_events: false,
             rules: SignalSettings::default().admin_state(),

@@ -7,8 +7,8 @@ use super::super::plan::{PlanInputs, plan};
 use super::super::planner::LoadBalancerStatus;
 use super::super::settings::AdminStateMode;
 use super::*;
-use crate::local_service::Unknown;
 use crate::pool::Listing;
+use crate::service_index::Unknown;
 use headgate_core::settings::IntOrPercent;
 
 const OUT: &str = "node.kubernetes.io/out-of-service";

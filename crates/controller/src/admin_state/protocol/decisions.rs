@@ -22,10 +22,11 @@ use super::super::settings::AdminStateMode;
 use super::super::target_states::TargetStates;
 use super::super::transitions::TransitionTracker;
 use super::state::{ENTRIES, Entry, Mask, Pool, Record, Records, Signal, Signals, Stage, Stages, has, mask};
+use crate::local_pools::join_members;
 use crate::local_pools::{DesiredMember, Node as MemberNode, NodeIndex};
-use crate::local_service::{ServiceIndex, join_members};
 use crate::pool::fixtures::refused;
 use crate::pool::{ClusterNode, EntryKey, Listing, LoadBalancerView, MemberChange, PoolEdit};
+use crate::service_index::ServiceIndex;
 
 const POOL: &str = "p";
 const SERVICE: &str = "web";

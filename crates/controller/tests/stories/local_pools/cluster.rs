@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{GuardSettings, Policy};
-use headgate_controller::local_pools::LocalServicePools;
-use headgate_controller::local_service::LocalPoolsTarget;
+use headgate_controller::local_pools::LocalPoolsMode;
+use headgate_controller::local_pools::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
 use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, series_value};
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) nodes: usize,
     pub(crate) load_balancers: Vec<Value>,
     pub(crate) target: LocalPoolsTarget,
-    pub(crate) settings: LocalServicePools,
+    pub(crate) settings: LocalPoolsMode,
     /// Of the emulator.
     pub(crate) azure: Settings,
     pub(crate) policy: Policy,
@@ -56,7 +56,7 @@ impl Default for Options {
             nodes: 4,
             load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1], false))])],
             target: several_load_balancers(),
-            settings: LocalServicePools::default(),
+            settings: LocalPoolsMode::default(),
             azure: Settings::default(),
             policy: ENFORCE,
             guard: SHIPPED_GUARD.clone(),

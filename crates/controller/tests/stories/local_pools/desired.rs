@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use headgate_azure_emulator::{Deviation, Settings};
-use headgate_controller::local_service::LocalPoolsTarget;
+use headgate_controller::local_pools::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
 use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};

@@ -47,7 +47,7 @@ async fn begin_update(cluster: &LocalCluster) -> Instant {
     Instant::now()
 }
 
-/// Which other codes are not final, `local_service::failure` has in a table.
+/// Which other codes are not final, `local_pools::failure` has in a table.
 #[tokio::test(start_paused = true)]
 async fn failure_that_is_not_final_is_retried_until_the_pool_has_its_members() {
     let cluster = cluster().await;

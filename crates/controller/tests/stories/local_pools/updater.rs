@@ -1,9 +1,9 @@
 //! One story for each way in which an update of a pool ends: applied, retried, parked, final, dropped. The rules themselves are
-//! tested in `crates/controller/tests/rules`, and what each error of ARM means in `local_service::failure`.
+//! tested in `crates/controller/tests/rules`, and what each error of ARM means in `local_pools::failure`.
 
 use headgate_controller::admin_state::{AdminStateMode, GuardSettings, Policy};
-use headgate_controller::local_pools::LocalServicePools;
-use headgate_controller::local_service::LocalPoolsTarget;
+use headgate_controller::local_pools::LocalPoolsMode;
+use headgate_controller::local_pools::LocalPoolsTarget;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::json;
 use tokio::time::sleep;
@@ -180,10 +180,10 @@ async fn pool_of_interfaces_is_rejected_with_an_event() {
 
 #[tokio::test(start_paused = true)]
 async fn inactive_updater_leaves_pools_alone() {
-    let (auto, several) = (LocalServicePools::Auto, several_load_balancers());
+    let (auto, several) = (LocalPoolsMode::Auto, several_load_balancers());
     for (target, settings, mode) in [
         (LocalPoolsTarget::default(), auto, AdminStateMode::Enforce),
-        (several.clone(), LocalServicePools::Disabled, AdminStateMode::Enforce),
+        (several.clone(), LocalPoolsMode::Disabled, AdminStateMode::Enforce),
         (several.clone(), auto, AdminStateMode::Observe),
         (several, auto, AdminStateMode::Disabled),
     ] {

@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use headgate_controller::admin_state::{
     self, ClusterConnection, ClusterTarget, Policy, STALE_NODES_TIMEOUT, TargetSource,
 };
-use headgate_controller::local_service;
+use headgate_controller::local_pools;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, read_node};
 use headgate_controller::preempt_events::{self, PreemptEvents};
@@ -105,7 +105,7 @@ impl Leader {
         let context = {
             let (guard, node_name, clock) = (world.guard.clone(), name.to_owned(), world.clock.clone());
             let (local_pools_metrics, lock_metrics) = (
-                local_service::Metrics::register(&mut registry),
+                local_pools::Metrics::register(&mut registry),
                 LockMetrics::register(&mut registry),
             );
             let (local_pools, traffic) = (world.local_pools_settings, world.traffic.clone());

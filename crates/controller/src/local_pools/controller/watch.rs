@@ -16,8 +16,8 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::service_index::ServiceIndex;
 use crate::local_pools::Updater;
+use crate::service_index::ServiceIndex;
 
 /// Objects in one page of a list; bounds the memory for objects that are not converted yet.
 const PAGE_SIZE: u32 = 500;

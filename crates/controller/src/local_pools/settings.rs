@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headgate_azure::AzureJson;
 
-use crate::local_pools::{LocalServicePools, PreConfigured, UpdaterSettings};
+use crate::local_pools::{LocalPoolsMode, PreConfigured, UpdaterSettings};
 
 /// What `azure.json` says about pools of Local Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,11 +47,11 @@ impl LocalPoolsTarget {
 impl UpdaterSettings {
     /// From the setting and `azure.json`; `None` if pools of Local Services are not updated. An interval that is absent, 0 or negative
     /// is 30 s; absent retries are 3, and a negative number is 0.
-    pub fn new(setting: LocalServicePools, target: &LocalPoolsTarget) -> Option<Self> {
+    pub fn new(setting: LocalPoolsMode, target: &LocalPoolsTarget) -> Option<Self> {
         let is_active = match setting {
-            LocalServicePools::Auto => target.has_several_load_balancers,
-            LocalServicePools::AllEndpoints | LocalServicePools::ReadyEndpoints => true,
-            LocalServicePools::Disabled => false,
+            LocalPoolsMode::Auto => target.has_several_load_balancers,
+            LocalPoolsMode::AllEndpoints | LocalPoolsMode::ReadyEndpoints => true,
+            LocalPoolsMode::Disabled => false,
         };
         let default = Self::default();
         let seconds = target.interval_seconds.and_then(|seconds| u64::try_from(seconds).ok());
@@ -59,7 +59,7 @@ impl UpdaterSettings {
         let retries = |value: i64| u32::try_from(value.max(0)).unwrap_or(u32::MAX);
         is_active.then(|| Self {
             interval: seconds.map_or(default.interval, Duration::from_secs),
-            is_ready_required: setting == LocalServicePools::ReadyEndpoints,
+            is_ready_required: setting == LocalPoolsMode::ReadyEndpoints,
             max_retries: target.max_retries.map_or(default.max_retries, retries),
             pre_configured: target.pre_configured,
             ..default
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    fn settings(text: &str, setting: LocalServicePools) -> Option<UpdaterSettings> {
+    fn settings(text: &str, setting: LocalPoolsMode) -> Option<UpdaterSettings> {
         let config = AzureJson::load(ConfigSources {
             secret: Some(text),
             ..ConfigSources::default()
@@ -128,14 +128,14 @@ mod tests {
             let mut all = usual;
             change.unwrap_or(|_| {})(&mut all);
             let several = format!("{SEVERAL}{row}");
-            let auto = settings(&several, LocalServicePools::Auto);
+            let auto = settings(&several, LocalPoolsMode::Auto);
             assert_eq!(auto, change.is_some().then_some(all), "{row}");
-            assert_eq!(settings(row, LocalServicePools::Auto), None, "{row}: one load balancer");
-            assert_eq!(settings(row, LocalServicePools::AllEndpoints), Some(all), "{row}");
-            let ready = settings(row, LocalServicePools::ReadyEndpoints).unwrap();
+            assert_eq!(settings(row, LocalPoolsMode::Auto), None, "{row}: one load balancer");
+            assert_eq!(settings(row, LocalPoolsMode::AllEndpoints), Some(all), "{row}");
+            let ready = settings(row, LocalPoolsMode::ReadyEndpoints).unwrap();
             all.is_ready_required = true;
             assert_eq!(ready, all, "{row}");
-            assert_eq!(settings(&several, LocalServicePools::Disabled), None, "{row}");
+            assert_eq!(settings(&several, LocalPoolsMode::Disabled), None, "{row}");
         }
     }
 

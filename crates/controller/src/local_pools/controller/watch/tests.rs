@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::*;
 use crate::local_pools::fixtures::observation;
 use crate::local_pools::{Node, UpdaterSettings};
-use crate::local_service::Unknown;
+use crate::service_index::Unknown;
 
 const UID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 

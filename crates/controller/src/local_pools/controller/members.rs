@@ -10,12 +10,11 @@ use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationT
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::failure::update_outcome;
 use super::reporter::Reporter;
 use super::watch::SharedUpdater;
 use crate::local_pools::{
     DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, Operation, PoolKey, UpdateOutcome,
-    compare,
+    compare, update_outcome,
 };
 use crate::pool::{HOLD_UNUSED, LoadBalancerView, MemberChange, Observation, Outcome, PoolEdit, PoolView};
 
