@@ -8,6 +8,7 @@ mod observed;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -50,6 +51,14 @@ pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
+/// The longest pause after work, however long that seems to have taken: the process may have stood still meanwhile.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// From the end of work in a thread that others need, too, to the next time: so many times as long as it took, in monotonic time.
+pub fn pause_after(took: Duration, times: u32) -> Duration {
+    took.saturating_mul(times).min(MAX_PAUSE)
+}
+
 /// A source of moments.
 #[derive(Clone)]
 pub enum Clock {
@@ -85,9 +94,15 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn pauses_are_in_proportion_but_bounded() {
+        let millisecond = Duration::from_millis(1);
+        assert_eq!(pause_after(20 * millisecond, 4), 80 * millisecond);
+        assert_eq!(pause_after(Duration::from_mins(10), 4), Duration::from_secs(1));
+        assert_eq!(pause_after(Duration::MAX, 4), Duration::from_secs(1));
+    }
 
     #[test]
     fn wall_times_are_whole_seconds_and_not_too_early() {

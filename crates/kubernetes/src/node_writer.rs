@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::FutureExt as _;
 use futures::stream::FuturesUnordered;
-use headgate_core::clock::Clock;
+use headgate_core::clock::{Clock, pause_after};
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled, warn_if};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -43,8 +43,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads and writes of a Node in a row that another writer has changed in between.
 const MAX_CONFLICTS: u32 = 5;
 
-/// From a look at all fields to the next one that attempts lead to pass so many times as long as it took: with thousands of Nodes each
-/// takes milliseconds, and attempts end as often.
+/// From a look at all fields to the next one that attempts lead to pass so many times as long as it took, a second at most: with thousands
+/// of Nodes each takes milliseconds, and attempts end as often.
 const SCHEDULE_PAUSE: u32 = 4;
 
 /// Says why nothing may be sent now.
@@ -94,7 +94,7 @@ impl NodeWriter {
             let wanted = published.borrow_and_update().clone();
             let began = Instant::now();
             let (due, next_at) = schedule.start_due(&wanted, began);
-            let pause_until = Instant::now() + began.elapsed() * SCHEDULE_PAUSE;
+            let pause_until = Instant::now() + pause_after(began.elapsed(), SCHEDULE_PAUSE);
             attempts.extend(due.into_iter().map(|attempt| self.attempt(attempt)));
             let mut has_ended = false;
             while !has_ended || Instant::now() < pause_until {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_core::clock::pause_after;
 use headgate_core::publish_if_changed;
 use headgate_core::telemetry::warn_if;
 use headgate_kubernetes::leader::{ArmLock, Term};
@@ -55,8 +56,8 @@ const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 /// From a change to the reports about it: events, ledger stages, holds, markers and metrics. Meanwhile the pool writers plan and request
 /// the shared Lease, on the same thread. Several changes in that time lead to one report.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
-/// From a report to the next one pass so many times as long as it took, where that is more: one about thousands of entries takes tens of
-/// milliseconds.
+/// From a report to the next one pass so many times as long as it took, where that is more, and a second at most: one about thousands of
+/// entries takes tens of milliseconds.
 const REPORT_PAUSE: u32 = 4;
 
 /// What shows a load balancer to its pool writer.
@@ -202,7 +203,7 @@ impl Controller<'_> {
             if handover.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
                 let began = Instant::now();
                 let next_at = self.report(&targets, list_state);
-                pause_until = Instant::now() + began.elapsed() * REPORT_PAUSE;
+                pause_until = Instant::now() + pause_after(began.elapsed(), REPORT_PAUSE);
                 report_at = next_at.map(|next_at| next_at.max(pause_until));
             }
             let is_writing = *writes.borrow_and_update() > 0;
