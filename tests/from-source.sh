@@ -92,12 +92,12 @@ run_go() {
   CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='' "$go" "$1" -trimpath -mod=readonly -buildvcs=false "${@:2}"
 }
 
-# Says every half minute that the build goes on, until the shell that started it is gone. The reads never get anything:
-# they are a sleep without a process that would outlive this one and hold the caller's pipe open.
+# tick PIPE MINUTES: says every half minute that the build goes on, and how long it takes in all, until the shell that started it is gone.
+# The reads never get anything: they are a sleep without a process that would outlive this one and hold the caller's pipe open.
 tick() {
   local _
   while kill -0 $$ 2>/dev/null && ! read -rt 30 _ <>"$1"; do
-    say "still building, $(elapsed)"
+    say "still building, $(elapsed) of $2"
   done
 }
 

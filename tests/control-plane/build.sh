@@ -58,7 +58,7 @@ build() {
   majorminor=${majorminor%.*}
   say "building ${programs[*]} of Kubernetes $version with Go $(go_version "$go"); the first time $minutes minutes on 2 cores, 1 GB of modules and 3 GB of Go's build cache"
   mkfifo "$building/ticker"
-  tick "$building/ticker" &
+  tick "$building/ticker" "$minutes" &
   ticker=$!
   run_go build -tags "$tags" -ldflags "-s -w -X $package.gitVersion=$version -X $package.gitMajor=${majorminor%.*} -X $package.gitMinor=${majorminor#*.}" \
     -o "$building/control-plane" .

@@ -24,7 +24,7 @@ build() {
   local building
   if [[ -e $programs/finished ]]; then return; fi
   find_go
-  say "building helm $(awk '$1 == "helm.sh/helm/v4" { print $2; exit }' go.mod) with Go $(go_version "$go"); the first time 2 minutes on 2 cores"
+  say "building helm $(awk '$1 == "helm.sh/helm/v4" { print $2; exit }' go.mod) with Go $(go_version "$go"); the first time 2 minutes on 2 cores, after the control plane half a minute"
   rm -rf -- "$root"/.building.* # of killed builds; none is running, since this one has the lock
   building=$(mktemp -d -- "$root/.building.XXXXXX")
   chmod 755 "$building"
