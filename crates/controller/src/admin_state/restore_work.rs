@@ -6,13 +6,15 @@
 //! An answer of ARM may be older than the `Down`, so another list has to confirm that nothing is left. What that list does not show as
 //! the ledger has it, a third one has to confirm once no read lags any more.
 
+mod progress;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::join_all;
-use headgate_azure::{AdminState, ErrorClass, LoadBalancerId};
+use headgate_azure::{ErrorClass, LoadBalancerId};
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReader;
 use headgate_kubernetes::leader::{ArmLock, LockMetrics, Term};
@@ -26,15 +28,17 @@ use super::cluster_target::ClusterTarget;
 use super::guard::{GuardSettings, HeldEntries};
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
 use super::nodes::{TargetStatesConfig, publish_target_states};
-use super::plan::{EntryStatus, Policy};
+use super::plan::Policy;
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, ForeignDown, STALE_NODES_TIMEOUT};
 use super::target_states::TargetStates;
 use crate::pool::{
-    HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, LoadBalancerView, MAX_READ_LAG,
-    PoolWriter, RecordedPools, WriterLabels, list_on_request, look_up_interfaces, node_store,
+    HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, MAX_READ_LAG, PoolWriter, RecordedPools,
+    WriterLabels, list_on_request, look_up_interfaces, node_store,
 };
+
+use progress::{Progress, owned_entry};
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
 const RESTORE_POLICY: Policy = Policy {
@@ -68,12 +72,6 @@ pub struct RestoreContext {
     pub lock_metrics: LockMetrics,
     /// Wall and monotonic time.
     pub clock: Clock,
-}
-
-impl RestoreContext {
-    fn includes(&self, node: &str) -> bool {
-        self.only_nodes.as_ref().is_none_or(|only| only.contains(node))
-    }
 }
 
 /// A pool entry that the ledger has as headgate's.
@@ -123,109 +121,6 @@ pub enum RestoreError {
     /// The term ended during the work; it is not known what was written.
     #[error("the term ended during the work")]
     TermEnded,
-}
-
-/// The progress of one load balancer, from each status of its planner.
-struct Progress {
-    load_balancer: LoadBalancerId,
-    statuses: watch::Receiver<LoadBalancerStatus>,
-    status: LoadBalancerStatus,
-    restored: BTreeSet<OwnedEntry>,
-    /// Those that are pending, and those that were until their Node was gone.
-    remaining: BTreeSet<OwnedEntry>,
-}
-
-impl Progress {
-    fn new(load_balancer: LoadBalancerId, statuses: watch::Receiver<LoadBalancerStatus>) -> Self {
-        Self {
-            load_balancer,
-            statuses,
-            status: LoadBalancerStatus::default(),
-            restored: BTreeSet::new(),
-            remaining: BTreeSet::new(),
-        }
-    }
-
-    /// What is not pending any more is restored only if the read shows that: the entry of a Node that was deleted stays `Down`.
-    fn observe(&mut self, status: LoadBalancerStatus) {
-        let pending = status.entries.iter().filter(|entry| entry.is_pending());
-        let mut remaining: BTreeSet<_> = pending.map(owned_entry).collect();
-        let planned = status
-            .entries
-            .iter()
-            .map(|entry| (entry.pool.name(), entry.key.as_str()));
-        let planned: BTreeSet<_> = planned.collect();
-        let shown: BTreeMap<_, _> = status.view.as_deref().into_iter().flat_map(admin_states).collect();
-        for entry in std::mem::take(&mut self.remaining) {
-            let place = (entry.pool.as_str(), entry.entry.as_str());
-            let is_down = shown.get(&place).map(|state| *state == Some(AdminState::Down));
-            let is_planned = planned.contains(&place);
-            if is_down == Some(false) {
-                self.restored.insert(entry);
-            } else if is_down == Some(true) && !is_planned {
-                remaining.insert(entry);
-            }
-        }
-        self.restored.retain(|entry| !remaining.contains(entry));
-        self.remaining = remaining;
-        self.status = status;
-    }
-
-    /// Whether a plan that knows every interface leaves nothing to do by a read that was sent after `since`, or nothing that can
-    /// be done.
-    fn is_complete(&self, since: Option<Instant>) -> bool {
-        let last_error = self.status.last_error.as_ref();
-        let is_terminal = last_error.is_some_and(|error| error.class == ErrorClass::Terminal);
-        let is_pending = self.status.entries.iter().any(EntryStatus::is_pending);
-        let is_restored = !is_pending && self.status.observed_at > since;
-        let mut unreadable = self.status.unreadable_entries.iter();
-        // A lookup that failed is repeated with a later list.
-        let knows_interfaces =
-            self.status.covers_interfaces && unreadable.all(|entry| entry.error.class == ErrorClass::Terminal);
-        knows_interfaces && (is_restored || is_terminal)
-    }
-
-    /// The entries to restore that are not `Down`, although the ledger says so.
-    fn outdated(&self, context: &RestoreContext) -> impl Iterator<Item = &EntryStatus> {
-        let is_down_in_ledger = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
-        let entries = self.status.entries.iter();
-        let entries = entries.filter(|entry| context.includes(&entry.node.name));
-        entries.filter(move |entry| {
-            entry.ledger_entry.is_some_and(is_down_in_ledger) && entry.observed != Some(AdminState::Down)
-        })
-    }
-
-    /// Follows the planner until the load balancer is complete.
-    async fn follow(&mut self, since: Option<Instant>) {
-        loop {
-            let status = self.statuses.borrow_and_update().clone();
-            self.observe(status);
-            if self.is_complete(since) {
-                return;
-            }
-            if self.statuses.changed().await.is_err() {
-                // A writer that has panicked makes no more progress.
-                return;
-            }
-        }
-    }
-}
-
-/// The admin states of a load balancer's entries, by pool and key.
-fn admin_states(view: &LoadBalancerView) -> impl Iterator<Item = ((&str, &str), Option<AdminState>)> {
-    view.pools.iter().flat_map(|pool| {
-        let entries = pool.entries.iter();
-        entries.filter_map(|entry| Some(((pool.id.name(), entry.key.as_ref()?.as_str()), entry.admin_state)))
-    })
-}
-
-fn owned_entry(status: &EntryStatus) -> OwnedEntry {
-    OwnedEntry {
-        load_balancer: status.pool.load_balancer().name().to_owned(),
-        pool: status.pool.name().to_owned(),
-        entry: status.key.to_string(),
-        node: Some(status.node.name.clone()),
-    }
 }
 
 /// Restores; ends once a read shows every entry restored, or the rest cannot be, or time or term are over.
@@ -426,7 +321,9 @@ async fn confirm(
         let is_shown = |id: &LoadBalancerId| lists.iter().any(|list| list.load_balancers.contains_key(id));
         let shown = progress.iter_mut().filter(|progress| is_shown(&progress.load_balancer));
         join_all(shown.map(|progress| progress.follow(Some(since)))).await;
-        let mut outdated = progress.iter().flat_map(|progress| progress.outdated(context));
+        let mut outdated = progress
+            .iter()
+            .flat_map(|progress| progress.outdated(context.only_nodes.as_deref()));
         if outdated.next().is_none() {
             return;
         }
@@ -491,7 +388,7 @@ async fn finish(
             (owned, entry.error.message.clone())
         });
         outcome.not_restored.extend(unreadable);
-        let outdated = progress.outdated(context);
+        let outdated = progress.outdated(context.only_nodes.as_deref());
         if is_complete {
             changes.extend(outdated.map(|entry| LedgerChange::new(&entry.pool, &entry.key, Some(restored))));
         } else {
