@@ -239,6 +239,13 @@ mod tests {
                 "{text}"
             );
         }
+        for version in [json!(0), json!(2), json!("1"), json!(null)] {
+            let text = json!({"version": version, "generation": 1, "pools": [], "entries": []}).to_string();
+            assert!(
+                matches!(Contents::parse(&text), Err(LedgerError::UnknownVersion(_))),
+                "{text}"
+            );
+        }
         for part in ["generation", "pools", "entries"] {
             let mut document = json!({"version": 1, "generation": 1, "pools": [], "entries": []});
             assert_eq!(Contents::parse(&document.to_string()).unwrap().generation, 1);
