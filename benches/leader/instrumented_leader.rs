@@ -14,7 +14,7 @@ use headgate_azure::{ArmClient, ArmClientOptions, Endpoints, Identity, ResourceG
 use headgate_azure::{Credential, Secret};
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::local_pools::{self, LocalPoolsTarget};
+use headgate_controller::local_pools::{self, LocalPoolsMode, LocalPoolsTarget};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers, read_node};
 use headgate_core::clock::Clock;
@@ -252,7 +252,7 @@ async fn lead(
         stale_nodes_timeout: Duration::from_mins(5),
         node_name: "bench".to_owned(),
         metrics: admin_state_metrics.clone(),
-        local_pools: headgate_controller::local_pools::LocalPoolsMode::default(),
+        local_pools_mode: LocalPoolsMode::default(),
         local_pools_metrics: local_pools_metrics.clone(),
         lock_metrics: lock_metrics.clone(),
         preempt_events: None,

@@ -212,7 +212,7 @@ fn work_context(
         node_name: process.node_name.clone(),
         events: events.clone(),
         metrics: metrics.admin_state.clone(),
-        local_pools: settings.local_pools,
+        local_pools_mode: settings.local_pools,
         local_pools_metrics: metrics.local_pools.clone(),
         lock_metrics: metrics.lock.clone(),
         clock: process.clock.clone(),

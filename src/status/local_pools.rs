@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
 use headgate_controller::local_pools::{
-    LocalPoolsMode, NodeIndex, PoolStatus, ServiceStatus, Updater, UpdaterSettings,
+    LocalPoolsMode, NodeIndex, PoolStatus, QueuedUpdate, ServiceStatus, SharedUpdater, Updater, UpdaterSettings,
+    apply_nodes,
 };
-use headgate_controller::local_pools::{QueuedUpdate, SharedUpdater, apply_nodes};
 use headgate_controller::pool::{Listing, LoadBalancerView, Observation};
 use headgate_controller::service_index::ServiceIndex;
 use headgate_core::service::{EndpointSliceObject, IpFamily, NamespacedName, Service, ServiceObject};

@@ -4,6 +4,8 @@ go 1.26.0
 
 godebug default=go1.26
 
+// Kubernetes with the libraries of etcd, kwok and helm, some of them newer than its release has. What tests/helm and tests/krew require,
+// too, has the same version there, so that Go compiles it once.
 require (
 	github.com/prometheus/client_golang v1.24.0
 	github.com/prometheus/common v0.70.0

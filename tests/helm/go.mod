@@ -8,6 +8,7 @@ require (
 	oras.land/oras-go/v2 v2.6.2
 )
 
+// What tests/control-plane/go.mod requires, too, has the same version, so that Go compiles it once.
 require (
 	dario.cat/mergo v1.0.1 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect

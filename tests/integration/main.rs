@@ -29,6 +29,7 @@ mod emulator;
 mod etcd_restore;
 mod fake_api;
 mod generated;
+mod go_modules;
 mod harness;
 mod image;
 mod in_memory_listener;

@@ -2,11 +2,11 @@
 //!
 //! With several Standard load balancers, a Service with `externalTrafficPolicy: Local` has backend pools of its own. Their
 //! members are the nodes that run its endpoints. This module computes those members and decides when a pool is updated,
-//! when an update is tried again, and what is reported about it.
+//! when an update is tried again, and what is reported about it. What is written is sent by the one writer of each load balancer, in
+//! `pool`.
 //!
-//! Invariants: time is a parameter; nothing here waits, reads a clock or sends a request; the same inputs give the same
-//! outputs, but in `controller`, which watches, records events and asks ARM. The others know neither Kubernetes' client nor ARM's:
-//! their inputs are plain values, and errors are converted in `failure`.
+//! `controller` watches, takes the shared Lease and records events. Everything else is pure. Invariants: time is a parameter; nothing
+//! waits, reads a clock or sends a request; the same inputs give the same outputs.
 //!
 //! Source: cloud-provider-azure's local service backend pool updater, the design of its bounded retry, and its
 //! desired-state operations (pull requests 10417, 10635 and 10730).
@@ -40,7 +40,6 @@ pub use counters::{Counters, QueueStatus};
 pub use difference::{Entry, EntryAddress, MemberDifference, MemberRejection, compare};
 pub use event::{EventReason, ServiceEvent};
 pub use failure::Failure;
-pub(crate) use failure::update_outcome;
 pub(crate) use joined::join_members;
 pub use merge::{AddedMember, MemberEdit, Merged, merge};
 pub use names::{base_name, is_rule_of, pool_name};
@@ -48,7 +47,6 @@ pub use nodes::{Node, NodeIndex};
 pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, PoolKey};
 pub use placement::{Placement, PlacementSkip, PoolUnavailable, ServicePool, place};
 pub use queue::OperationQueue;
-pub(crate) use schedule::TickSchedule;
 pub use selection::{MemberSelection, MemberSkip, MemberSkipReason};
 pub use settings::LocalPoolsTarget;
 pub use settle::{Settlement, UpdateOutcome, settle};

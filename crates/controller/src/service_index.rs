@@ -83,9 +83,9 @@ impl fmt::Display for Unknown {
 
 /// A Service with a `healthCheckNodePort`.
 #[derive(Clone, Copy, Debug)]
-pub struct LocalService<'a> {
+pub(crate) struct LocalService<'a> {
     /// The Service.
-    pub name: &'a NamespacedName,
+    pub(crate) name: &'a NamespacedName,
     service: &'a KnownService,
 }
 
@@ -96,7 +96,7 @@ impl LocalService<'_> {
     }
 
     /// The names of the Nodes with a serving endpoint. One with endpoints in several slices occurs for each.
-    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &str> {
         let serving = self.service.slices.values().flat_map(|slice| &slice.0);
         serving.map(|(name, _)| &**name)
     }
@@ -104,7 +104,7 @@ impl LocalService<'_> {
 
 impl ServiceIndex {
     /// Why nothing may be concluded from the index; `None` if it is complete and current.
-    pub fn unknown(&self) -> Option<Unknown> {
+    pub(crate) fn unknown(&self) -> Option<Unknown> {
         match self.listed {
             Listed {
                 services: true,
@@ -130,7 +130,7 @@ impl ServiceIndex {
     }
 
     /// The Service of this name, if it has a `healthCheckNodePort`.
-    pub fn service(&self, namespace: &str, name: &str) -> Option<LocalService<'_>> {
+    pub(crate) fn service(&self, namespace: &str, name: &str) -> Option<LocalService<'_>> {
         let (name, service) = self.services.get_key_value(&NamespacedName::new(namespace, name))?;
         (service.is_load_balancer && service.health_check_port != 0).then_some(LocalService { name, service })
     }
@@ -151,7 +151,7 @@ impl ServiceIndex {
     }
 
     /// Removes a Service. Its slices stay until they are removed, too.
-    pub fn delete_service(&mut self, name: &NamespacedName) -> bool {
+    pub(crate) fn delete_service(&mut self, name: &NamespacedName) -> bool {
         self.set_service(name, false, 0, "")
     }
 
@@ -238,7 +238,7 @@ impl ServiceIndex {
     }
 
     /// Removes a slice.
-    pub fn delete_slice(&mut self, slice: &NamespacedName) -> bool {
+    pub(crate) fn delete_slice(&mut self, slice: &NamespacedName) -> bool {
         let Some(service) = self.service_of_slice.remove(slice) else {
             return false;
         };

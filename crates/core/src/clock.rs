@@ -51,10 +51,10 @@ pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// The longest pause after work, however long that seems to have taken: the process may have stood still meanwhile.
+/// The process may have stood still while the work seemed to go on.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// From the end of work in a thread that others need, too, to the next time: so many times as long as it took, in monotonic time.
+/// The pause between two runs of work on a shared thread: `times` as long as the last run took, a second at most.
 pub fn pause_after(took: Duration, times: u32) -> Duration {
     took.saturating_mul(times).min(MAX_PAUSE)
 }

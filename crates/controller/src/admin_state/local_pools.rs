@@ -16,9 +16,9 @@ use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::work::{TaskName, Tasks, WorkContext};
 use crate::local_pools::{
-    Freshness, MemberSource, Reporter, ServiceFeed, SharedUpdater, Ticks, apply_nodes, watch_services,
+    Freshness, MemberSource, Reporter, ServiceFeed, SharedUpdater, Ticks, Updater, UpdaterSettings, apply_nodes,
+    watch_services,
 };
-use crate::local_pools::{Updater, UpdaterSettings};
 use crate::pool::Listing;
 use crate::service_index::ServiceIndex;
 use headgate_core::settings::IntOrPercent;
@@ -54,7 +54,7 @@ pub(super) fn start(
         work.clock.clone(),
     );
     let is_enforcing = context.policy.mode == AdminStateMode::Enforce;
-    let settings = is_enforcing.then(|| UpdaterSettings::new(work.local_pools, &context.target.local_pools));
+    let settings = is_enforcing.then(|| UpdaterSettings::new(work.local_pools_mode, &context.target.local_pools));
     let settings = settings.flatten();
     let updater = settings.map(|settings| SharedUpdater::new(Updater::new(settings)));
     // The guard counts the Nodes that serve a rule; markers and maintenances ask whether any Service wants a load balancer.

@@ -2,8 +2,8 @@
 //!
 //! A change is published at once, and so are [`BURST`] in a row. In a longer series one publication in [`INTERVAL`] has all
 //! changes since the last one. Where what follows from a publication takes time, the next one comes as much later: the watch of the Nodes
-//! has the same thread, and would fall behind. A receiver sees the same state in the end, later by at most [`INTERVAL`], or by that time up
-//! to a second.
+//! has the same thread, and would fall behind. A receiver sees the same state in the end, later by at most [`INTERVAL`] or by as long
+//! as that took, a second at most.
 
 use std::time::Duration;
 

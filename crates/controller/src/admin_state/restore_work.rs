@@ -1,6 +1,6 @@
 //! The work of a `headgate restore` term: sets every entry that is `Down` by the ledger back to `None`, for all Nodes or some.
 //!
-//! It writes as the leader does in the mode `off`: by the planner and the pool writer of each load balancer, under the shared Lease, with
+//! It writes as the leader does in the mode `Disabled`: by the planner and the pool writer of each load balancer, under the shared Lease, with
 //! permits of the term. A foreign `Down` and entries that belong to no Node are left alone. No task outlives the work.
 //!
 //! An answer of ARM may be older than the `Down`, so another list has to confirm that nothing is left. What that list does not show as
@@ -40,7 +40,7 @@ use crate::pool::{
 
 use progress::{Progress, owned_entry};
 
-/// The plan of the mode `off`: `None` for every `Down` in the ledger.
+/// The plan of the mode `Disabled`: `None` for every `Down` in the ledger.
 const RESTORE_POLICY: Policy = Policy {
     mode: AdminStateMode::Disabled,
     foreign_down: ForeignDown::Keep,

@@ -92,7 +92,7 @@ pub struct WorkContext {
     /// The metrics of admin states.
     pub metrics: Metrics,
     /// Whether and how pools of Local Services are updated.
-    pub local_pools: LocalPoolsMode,
+    pub local_pools_mode: LocalPoolsMode,
     /// The metrics of these updates.
     pub local_pools_metrics: LocalPoolsMetrics,
     /// The metrics of the shared Lease.

@@ -1,9 +1,8 @@
-//! Connects the updater with the cluster and with ARM.
+//! Connects the updater with the cluster and with the planner of each load balancer.
 //!
-//! `nodes` gives the updater the Nodes, and `watch` feeds Services and EndpointSlices, also into the index of Services, by which the guard
-//! counts the Nodes that serve a rule. `tick` makes updates due, `members` hands those of a load balancer to its planner, `reporter` and
-//! `metrics` report. Which members a pool has and when it is written is decided by the rest of `local_pools`; what is written is sent by
-//! the one writer of each load balancer, in `pool`.
+//! `nodes` gives the updater the Nodes, and `watch` feeds Services and EndpointSlices, also into the index of Services, which the guard,
+//! markers and maintenances need where no pools are updated, too. `tick` makes updates due, `members` hands those of a load balancer to
+//! its planner, `reporter` and `metrics` report. Which members a pool has and when it is written is decided by the rest of `local_pools`.
 
 mod members;
 mod metrics;

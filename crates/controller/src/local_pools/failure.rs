@@ -1,5 +1,4 @@
-//! Why an update failed, as far as the updater has to know, and what ARM's error means for it: the classes are `headgate-azure`'s, the same
-//! as for admin states (docs/dev/decisions.md 11).
+//! What an error of ARM means for an update. The classes are those of `headgate-azure`, as for admin states (docs/dev/decisions.md 11).
 
 use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;
@@ -21,7 +20,7 @@ pub enum Failure {
 }
 
 /// The outcome of an update whose write or read failed at `now`. What was not sent was no attempt.
-pub(crate) fn update_outcome(error: &ArmError, now: Instant) -> UpdateOutcome {
+pub(super) fn update_outcome(error: &ArmError, now: Instant) -> UpdateOutcome {
     if error.is_not_sent() {
         return UpdateOutcome::NotAttempted {
             not_before: error.retry_after(now).map(|wait| now + wait),

@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 /// The times of ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TickSchedule {
+pub(super) struct TickSchedule {
     interval: Duration,
     next_at: Instant,
 }
 
 impl TickSchedule {
     /// An interval of 0 is taken as 1 ms.
-    pub(crate) fn new(interval: Duration, now: Instant) -> Self {
+    pub(super) fn new(interval: Duration, now: Instant) -> Self {
         let interval = interval.max(Duration::from_millis(1));
         Self {
             interval,
@@ -25,12 +25,12 @@ impl TickSchedule {
     }
 
     /// When the next tick is due.
-    pub(crate) fn next_at(&self) -> Instant {
+    pub(super) fn next_at(&self) -> Instant {
         self.next_at
     }
 
     /// A tick has ended: the next one is at the next multiple of the interval.
-    pub(crate) fn tick_ended(&mut self, now: Instant) {
+    pub(super) fn tick_ended(&mut self, now: Instant) {
         let late = now.saturating_duration_since(self.next_at);
         let beyond = late.as_nanos() % self.interval.as_nanos();
         let beyond = Duration::from_nanos(u64::try_from(beyond).unwrap_or_default());

@@ -13,8 +13,7 @@ use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings, entries_of, pools_in, probed_load_balancer};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
-use headgate_controller::local_pools::LocalPoolsMode;
-use headgate_controller::local_pools::LocalPoolsTarget;
+use headgate_controller::local_pools::{LocalPoolsMode, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_core::clock::Clock;
 use headgate_core::node::{SignalRules, SignalSettings, TrafficByNode};
@@ -102,7 +101,7 @@ pub(crate) struct World {
     /// What `azure.json` says about pools of Local Services.
     pub(crate) local_pools: LocalPoolsTarget,
     /// The setting `localPools`.
-    pub(crate) local_pools_settings: LocalPoolsMode,
+    pub(crate) local_pools_mode: LocalPoolsMode,
     /// What leaders take as a signal.
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
@@ -254,7 +253,7 @@ impl World {
             travel_time: None,
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
-            local_pools_settings: LocalPoolsMode::default(),
+            local_pools_mode: LocalPoolsMode::default(),
             marker: false,
             preempt_events: false,
             rules: SignalSettings::default().admin_state(),

@@ -1,4 +1,6 @@
 //! What a restore has achieved in one load balancer, by each status of its planner.
+//!
+//! Invariant: an entry counts as restored only if a read shows it in service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +14,6 @@ use crate::admin_state::plan::EntryStatus;
 use crate::admin_state::planner::LoadBalancerStatus;
 use crate::pool::LoadBalancerView;
 
-/// The progress of one load balancer, from each status of its planner.
 pub(super) struct Progress {
     pub(super) load_balancer: LoadBalancerId,
     statuses: watch::Receiver<LoadBalancerStatus>,
@@ -139,11 +140,13 @@ mod tests {
         )
     }
 
-    /// The status of a plan of the pool `p`, where the ledger has these stages and the cluster the Nodes 1 to 3.
-    fn status(states: &[(u8, &str)], stages: &[(&str, u8, LedgerStage)]) -> LoadBalancerStatus {
+    /// The status of a plan of the pool `p`, whose entries have these states, with these Nodes and stages in the ledger.
+    fn status(states: &[(u8, &str)], nodes: &[u8], stages: &[(u8, LedgerStage)]) -> LoadBalancerStatus {
         let now = Clock::System.now();
-        let (view, ledger) = (view(&[("p", states, true)]), ledger(stages));
-        let targets = target_states(&[1, 2, 3].map(|number| node(number, &[])), now);
+        let stages: Vec<_> = stages.iter().map(|(number, stage)| ("p", *number, *stage)).collect();
+        let (view, ledger) = (view(&[("p", states, true)]), ledger(&stages));
+        let nodes: Vec<_> = nodes.iter().map(|number| node(*number, &[])).collect();
+        let targets = target_states(&nodes, now);
         let inputs = PlanInputs {
             policy: RESTORE_POLICY,
             ..plan_inputs(&targets, &ledger, now)
@@ -167,48 +170,43 @@ mod tests {
         }
     }
 
-    fn numbers(entries: &BTreeSet<OwnedEntry>) -> Vec<&str> {
-        entries.iter().map(|entry| entry.entry.as_str()).collect()
+    /// The last numbers of the addresses that are restored, and that remain.
+    fn observed(progress: &mut Progress, status: LoadBalancerStatus) -> [String; 2] {
+        progress.observe(status);
+        let numbers =
+            |entries: &BTreeSet<OwnedEntry>| entries.iter().filter_map(|entry| entry.entry.chars().last()).collect();
+        [numbers(&progress.restored), numbers(&progress.remaining)]
     }
 
     #[test]
     fn an_entry_is_restored_by_a_read_that_shows_it_and_remains_otherwise() {
-        let mut progress = progress();
-        progress.observe(status(
-            &[(1, "Down"), (2, "Down"), (3, "Down")],
-            &[("p", 1, DOWN), ("p", 2, DOWN), ("p", 3, DOWN)],
-        ));
-        assert_eq!(numbers(&progress.remaining), ["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
-        // The first is given back, and the third has left the pool. The Node of the second is gone: no plan has its entry, and it is `Down`.
-        progress.observe(status(&[(1, "None"), (2, "Down")], &[("p", 1, DOWN)]));
-        let (restored, remaining) = (numbers(&progress.restored), numbers(&progress.remaining));
-        assert_eq!((restored, remaining), (vec!["10.0.0.1"], vec!["10.0.0.2"]));
-        // An older answer, or somebody's write: the first is `Down` again.
-        progress.observe(status(&[(1, "Down"), (2, "Down")], &[("p", 1, DOWN)]));
-        let (restored, remaining) = (numbers(&progress.restored), numbers(&progress.remaining));
-        assert_eq!((restored, remaining), (vec![], vec!["10.0.0.1", "10.0.0.2"]));
-        // It has the state that is due, so it is nothing to restore any more.
-        let mut due = status(&[(1, "Down"), (2, "Down")], &[("p", 1, DOWN)]);
-        due.entries = due
-            .entries
-            .iter()
-            .map(|entry| EntryStatus {
-                becomes: None,
-                ..entry.clone()
-            })
-            .collect();
-        progress.observe(due);
-        let (restored, remaining) = (numbers(&progress.restored), numbers(&progress.remaining));
-        assert_eq!((restored, remaining), (vec![], vec!["10.0.0.2"]));
+        let (mut progress, all) = (progress(), [(1, DOWN), (2, DOWN), (3, DOWN)]);
+        let before = status(&[(1, "Down"), (2, "Down"), (3, "Down")], &[1, 2, 3], &all);
+        assert_eq!(observed(&mut progress, before), ["", "123"]);
+        // The Node of the second is gone, so that no plan has its entry, and the third entry has left the pool.
+        let given_back = status(&[(1, "None"), (2, "Down")], &[1, 3], &all);
+        assert_eq!(observed(&mut progress, given_back), ["1", "2"]);
+        // An older answer.
+        let older = status(&[(1, "Down"), (2, "Down")], &[1, 3], &all);
+        assert_eq!(observed(&mut progress, older.clone()), ["", "12"]);
+        let entries = older.entries.iter().cloned();
+        let is_due = LoadBalancerStatus {
+            entries: entries.map(|entry| EntryStatus { becomes: None, ..entry }).collect(),
+            ..older
+        };
+        assert_eq!(
+            observed(&mut progress, is_due),
+            ["", "2"],
+            "the first has the state that is due"
+        );
     }
 
     #[test]
     fn a_load_balancer_is_complete_by_a_newer_read_that_knows_all_or_by_a_final_error() {
         let (pending, done) = (
-            status(&[(1, "Down")], &[("p", 1, DOWN)]),
-            status(&[(1, "None")], &[("p", 1, DOWN)]),
+            status(&[(1, "Down")], &[1], &[(1, DOWN)]),
+            status(&[(1, "None")], &[1], &[(1, DOWN)]),
         );
-        let (before, after) = (Duration::from_secs(1), Duration::from_secs(1));
         let with_error = |status: &LoadBalancerStatus, class| LoadBalancerStatus {
             last_error: Some(failure(class)),
             ..status.clone()
@@ -225,55 +223,66 @@ mod tests {
             covers_interfaces: false,
             ..done.clone()
         };
-        let terminal = ErrorClass::Terminal;
+        let (retriable, terminal) = (ErrorClass::Retriable, ErrorClass::Terminal);
+        let (asked_before, asked_after) = ([true, false], [true, true]);
+        // Whether it is complete: for a read after the request for it, and for one before.
         for (what, status, expected) in [
-            ("pending", &pending, false),
-            ("done", &done, true),
-            ("pending, refused for good", &with_error(&pending, terminal), true),
+            ("pending", &pending, [false, false]),
+            ("done", &done, asked_before),
+            (
+                "pending, refused for good",
+                &with_error(&pending, terminal),
+                asked_after,
+            ),
             (
                 "pending, refused for now",
-                &with_error(&pending, ErrorClass::Retriable),
-                false,
+                &with_error(&pending, retriable),
+                [false, false],
             ),
-            ("done after an error", &with_error(&done, ErrorClass::Retriable), true),
-            ("interfaces not looked up", &without_interfaces, false),
+            ("done after an error", &with_error(&done, retriable), asked_before),
+            ("interfaces not looked up", &without_interfaces, [false, false]),
             (
-                "refused for good, interfaces not looked up",
+                "interfaces not looked up, refused for good",
                 &with_error(&without_interfaces, terminal),
-                false,
+                [false, false],
             ),
             (
                 "an interface that may be read later",
-                &unreadable(ErrorClass::Retriable),
-                false,
+                &unreadable(retriable),
+                [false, false],
             ),
-            ("an interface that cannot be read", &unreadable(terminal), true),
+            ("an interface that cannot be read", &unreadable(terminal), asked_before),
         ] {
-            let mut progress = progress();
+            let (mut progress, second) = (progress(), Duration::from_secs(1));
+            let read_at = status.observed_at.unwrap();
             progress.observe(status.clone());
-            assert_eq!(progress.is_complete(None), expected, "{what}");
-            let observed = status.observed_at.unwrap();
-            assert_eq!(progress.is_complete(observed.checked_sub(before)), expected, "{what}");
-            let is_final = expected && status.last_error.as_ref().is_some_and(|error| error.class == terminal);
-            assert_eq!(
-                progress.is_complete(Some(observed)),
-                is_final,
-                "{what}: read before it was asked for"
-            );
-            assert_eq!(
-                progress.is_complete(Some(observed + after)),
-                is_final,
-                "{what}: read before it was asked for"
-            );
+            for (since, expected) in [
+                (None, expected[0]),
+                (read_at.checked_sub(second), expected[0]),
+                (Some(read_at), expected[1]),
+                (Some(read_at + second), expected[1]),
+            ] {
+                assert_eq!(
+                    progress.is_complete(since),
+                    expected,
+                    "{what}, since {since:?}, read at {read_at:?}"
+                );
+            }
         }
+        let mut unread = progress();
+        unread.observe(LoadBalancerStatus {
+            observed_at: None,
+            ..done
+        });
+        assert!(!unread.is_complete(None));
     }
 
     #[test]
     fn the_ledger_is_outdated_about_what_is_in_service() {
         let mut progress = progress();
         let states = [(1, "None"), (2, "Down"), (3, "None")];
-        let stages = [("p", 1, DOWN), ("p", 2, DOWN), ("p", 3, LedgerStage::Restored)];
-        progress.observe(status(&states, &stages));
+        let stages = [(1, DOWN), (2, DOWN), (3, LedgerStage::Restored)];
+        progress.observe(status(&states, &[1, 2, 3], &stages));
         let outdated = |only: Option<&str>| {
             let only = only.map(|name| BTreeSet::from([name.to_owned()]));
             let entries = progress.outdated(only.as_ref());

@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::reporter::Reporter;
 use super::watch::SharedUpdater;
+use crate::local_pools::failure::update_outcome;
 use crate::local_pools::{
     DesiredMembers, Entry, Failure, MemberDifference, MemberRejection, NodeIndex, Operation, PoolKey, UpdateOutcome,
-    compare, update_outcome,
+    compare,
 };
 use crate::pool::{HOLD_UNUSED, LoadBalancerView, MemberChange, Observation, Outcome, PoolEdit, PoolView};
 

@@ -19,7 +19,8 @@ use super::reporter::Reporter;
 use super::watch::{Freshness, SharedUpdater};
 use headgate_core::service::NamespacedName;
 
-use crate::local_pools::{PlacementSkip, PoolUnavailable, TickSchedule, Updater};
+use crate::local_pools::schedule::TickSchedule;
+use crate::local_pools::{PlacementSkip, PoolUnavailable, Updater};
 use crate::pool::{Listing, LoadBalancerView, Observation};
 
 /// For the shared Lease; then the next tick requests it again.

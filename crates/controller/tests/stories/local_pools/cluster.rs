@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{GuardSettings, Policy};
-use headgate_controller::local_pools::LocalPoolsMode;
-use headgate_controller::local_pools::LocalPoolsTarget;
+use headgate_controller::local_pools::{LocalPoolsMode, LocalPoolsTarget};
 use headgate_controller::pool::ListScope;
 use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, series_value};
@@ -100,7 +99,7 @@ impl LocalCluster {
         let mut world = World::new(fake.client().0, clock, &options.load_balancers, options.azure);
         world.managed = vec!["kubernetes", "second"];
         world.local_pools = options.target;
-        world.local_pools_settings = options.settings;
+        world.local_pools_mode = options.settings;
         world.guard = options.guard;
         world.max_kept_bytes = options.max_kept_bytes;
         world.reconfigure(options.scope);

@@ -2,8 +2,7 @@
 //! tested in `crates/controller/tests/rules`, and what each error of ARM means in `local_pools::failure`.
 
 use headgate_controller::admin_state::{AdminStateMode, GuardSettings, Policy};
-use headgate_controller::local_pools::LocalPoolsMode;
-use headgate_controller::local_pools::LocalPoolsTarget;
+use headgate_controller::local_pools::{LocalPoolsMode, LocalPoolsTarget};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::json;
 use tokio::time::sleep;

@@ -108,7 +108,7 @@ impl Leader {
                 local_pools::Metrics::register(&mut registry),
                 LockMetrics::register(&mut registry),
             );
-            let (local_pools, traffic) = (world.local_pools_settings, world.traffic.clone());
+            let (local_pools_mode, traffic) = (world.local_pools_mode, world.traffic.clone());
             let list_failure_timeout = world.list_failure_timeout;
             let marker = world
                 .marker
@@ -132,7 +132,7 @@ impl Leader {
                 stale_nodes_timeout: STALE_NODES_TIMEOUT,
                 node_name: node_name.clone(),
                 metrics: metrics.clone(),
-                local_pools,
+                local_pools_mode,
                 local_pools_metrics: local_pools_metrics.clone(),
                 lock_metrics: lock_metrics.clone(),
                 clock: clock.clone(),
