@@ -9,8 +9,8 @@ use headgate_core::node::Node;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::counter::{Counter, Flows};
-use super::data_plane::NodeNetwork;
+use super::counter::{Count, Counter, Flows};
+use super::data_plane::{Bypass, NodeNetwork};
 use super::destinations::Destinations;
 use super::exclusions::{AZURE_PROBES, ExcludedSources, Prefix};
 use super::services::Service;
@@ -93,32 +93,12 @@ impl CountOrder {
         let count = counter.count(&destinations, &excluded, TIMEOUT)?;
         let finds = |address| counter.has_translation(address, TIMEOUT).unwrap_or(false);
         let network = NodeNetwork::look();
+        let mut bypass = network.bypass(count.has_translation);
         // Looked for only where it decides.
-        let is_doubtful = !count.has_translation && network.bypass(false).is_some();
-        let is_translated = count.has_translation || is_doubtful && self.api_server.is_some_and(finds);
-        let bypass = network.bypass(is_translated);
-        let zones = (count.in_other_zones > 0).then(|| {
-            format!(
-                "{} connections are in conntrack zones that kube-proxy does not use",
-                count.in_other_zones
-            )
-        });
-        let mut noted = destinations.not_countable().iter();
-        let hidden = noted.any(|one| one.reason.hides_connections());
-        let row = |(name, flows): (&NamespacedName, &Flows)| ServiceConnections {
-            service: name.to_string(),
-            tcp: flows.tcp,
-            udp: flows.udp,
-        };
-        let found = ConnectionCount {
-            services: count.services.iter().map(row).collect(),
-            oldest_seconds: count.oldest.map(|age| age.as_secs()),
-            not_counted: not_counted(&destinations),
-            unreliable: bypass.map(|bypass| bypass.to_string()).or(zones).or_else(|| {
-                hidden.then(|| "some Services cannot be counted, see headgate connections -o wide".to_owned())
-            }),
-        };
-        Ok(found)
+        if bypass.is_some() && !count.has_translation && self.api_server.is_some_and(finds) {
+            bypass = network.bypass(true);
+        }
+        Ok(ConnectionCount::new(&count, &destinations, bypass))
     }
 }
 
@@ -164,6 +144,30 @@ fn not_counted(destinations: &Destinations) -> Vec<String> {
 }
 
 impl ConnectionCount {
+    fn new(count: &Count, destinations: &Destinations, bypass: Option<Bypass>) -> Self {
+        let zones = (count.in_other_zones > 0).then(|| {
+            format!(
+                "connections in conntrack zones that kube-proxy does not use: {}",
+                count.in_other_zones
+            )
+        });
+        let mut noted = destinations.not_countable().iter();
+        let hidden = noted.any(|one| one.reason.hides_connections());
+        let row = |(name, flows): (&NamespacedName, &Flows)| ServiceConnections {
+            service: name.to_string(),
+            tcp: flows.tcp,
+            udp: flows.udp,
+        };
+        Self {
+            services: count.services.iter().map(row).collect(),
+            oldest_seconds: count.oldest.map(|age| age.as_secs()),
+            not_counted: not_counted(destinations),
+            unreliable: bypass.map(|bypass| bypass.to_string()).or(zones).or_else(|| {
+                hidden.then(|| "some Services cannot be counted, see headgate connections -o wide".to_owned())
+            }),
+        }
+    }
+
     /// The TCP connections of all Services.
     pub fn total(&self) -> u64 {
         self.services.iter().map(|row| row.tcp).sum()
@@ -204,6 +208,8 @@ fn age(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -246,12 +252,97 @@ mod tests {
     }
 
     #[test]
+    fn ages_are_short() {
+        for (seconds, expected) in [
+            (1, "1 s"),
+            (119, "119 s"),
+            (120, "2 min"),
+            (7199, "119 min"),
+            (7200, "2 h"),
+        ] {
+            assert_eq!(age(seconds), expected);
+        }
+    }
+
+    /// A Service `default/NAME` of the type `LoadBalancer`.
+    fn service(name: &str, ports: &serde_json::Value, ingress: &serde_json::Value) -> Service {
+        let object = serde_json::from_value(json!({
+            "metadata": {"namespace": "default", "name": name},
+            "spec": {"type": "LoadBalancer", "ports": ports},
+            "status": {"loadBalancer": {"ingress": ingress}},
+        }));
+        Service::read(object.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_count_says_why_it_may_be_too_small() {
+        let port = json!([{"port": 80}]);
+        let countable = service("web", &port, &json!([{"ip": "203.0.113.10"}]));
+        let without_address = service("waits", &port, &json!([]));
+        let with_name = service("named", &port, &json!([{"hostname": "lb.example"}]));
+        let all = |services: &[&Service]| Destinations::new(services.iter().copied().cloned().collect(), &[]);
+        let in_zones = |in_other_zones| Count {
+            in_other_zones,
+            ..Count::default()
+        };
+        let hidden = "some Services cannot be counted, see headgate connections -o wide";
+        let zones = "connections in conntrack zones that kube-proxy does not use: 1";
+        let bypassed = Bypass::NoTable.to_string();
+        for (services, in_other_zones, bypass, expected) in [
+            (vec![&countable], 0, None, None),
+            (vec![&countable, &without_address], 0, None, None),
+            (vec![&countable, &with_name], 0, None, Some(hidden)),
+            (vec![&countable, &with_name], 1, None, Some(zones)),
+            (vec![&countable, &with_name], 1, Some(Bypass::NoTable), Some(&*bypassed)),
+        ] {
+            let count = ConnectionCount::new(&in_zones(in_other_zones), &all(&services), bypass);
+            assert_eq!(count.unreliable.as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_not_counted_is_listed_once_for_a_service_and_reason() {
+        let nowhere = |name: &str, ports: i32| {
+            let ports: Vec<_> = (1..=ports).map(|port| json!({"port": port})).collect();
+            service(name, &json!(ports), &json!([]))
+        };
+        let lines = |services: Vec<Service>| not_counted(&Destinations::new(services, &[]));
+        let reason = "port 1 has neither an address of a load balancer nor a node port on an address of this node";
+        assert_eq!(lines(vec![]), Vec::<String>::new());
+        assert_eq!(
+            lines(vec![nowhere("one", 1), nowhere("three", 3)]),
+            [
+                format!("default/one: {reason}"),
+                format!("default/three: {reason} (and 2 more)")
+            ]
+        );
+        let many = |count| (0..count).map(|number| nowhere(&format!("s{number}"), 1)).collect();
+        let (most, more) = (lines(many(MAX_NOT_COUNTED)), lines(many(MAX_NOT_COUNTED + 2)));
+        assert_eq!((most.len(), more.len()), (MAX_NOT_COUNTED, MAX_NOT_COUNTED + 1));
+        assert!(most.iter().all(|line| line.ends_with(reason)));
+        assert_eq!(more[MAX_NOT_COUNTED], "and 2 more");
+    }
+
+    #[test]
+    fn a_nodes_own_addresses_and_pods_are_known() {
+        let node = Node {
+            addresses: vec!["10.0.0.4".parse().unwrap()],
+            other_addresses: vec!["203.0.113.4".parse().unwrap()],
+            pod_cidrs: vec!["10.244.1.0/24".into(), "none".into()],
+            ..Node::default()
+        };
+        let facts = NodeFacts::from(&node);
+        assert_eq!(facts.addresses, [node.addresses, node.other_addresses].concat());
+        assert_eq!(facts.pod_ranges, ["10.244.1.0/24".parse().unwrap()]);
+    }
+
+    #[test]
     fn an_order_survives_the_way_to_the_counter() {
         let node = NodeFacts {
             addresses: vec!["10.0.0.4".parse().unwrap(), "fd00::4".parse().unwrap()],
             pod_ranges: vec!["10.244.1.0/24".parse().unwrap()],
         };
-        let object = serde_json::from_value(serde_json::json!({
+        let object = serde_json::from_value(json!({
             "metadata": {"namespace": "shop", "name": "api"},
             "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}, {"port": 53, "protocol": "UDP"}]},
             "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10", "ipMode": "VIP"}, {"hostname": "lb.example"}]}},

@@ -46,16 +46,6 @@ pub struct Count {
     pub entries: u64,
 }
 
-impl Count {
-    /// The sum over all Services.
-    pub fn total(&self) -> Flows {
-        self.services.values().fold(Flows::default(), |sum, flows| Flows {
-            tcp: sum.tcp + flows.tcp,
-            udp: sum.udp + flows.udp,
-        })
-    }
-}
-
 /// Counts, and remembers what makes the next count cheaper and the ages of flows longer.
 #[derive(Debug)]
 pub struct Counter {
