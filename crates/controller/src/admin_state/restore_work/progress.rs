@@ -140,11 +140,11 @@ mod tests {
         )
     }
 
-    /// The status of a plan of the pool `p`, whose entries have these states, with these Nodes and stages in the ledger.
-    fn status(states: &[(u8, &str)], nodes: &[u8], stages: &[(u8, LedgerStage)]) -> LoadBalancerStatus {
+    /// The status of a plan of the pool `p`, whose entries have these states, with these Nodes and these stages in the ledger.
+    fn status(states: &[(u8, &str)], nodes: &[u8], in_ledger: &[(u8, LedgerStage)]) -> LoadBalancerStatus {
         let now = Clock::System.now();
-        let stages: Vec<_> = stages.iter().map(|(number, stage)| ("p", *number, *stage)).collect();
-        let (view, ledger) = (view(&[("p", states, true)]), ledger(&stages));
+        let in_ledger: Vec<_> = in_ledger.iter().map(|(number, stage)| ("p", *number, *stage)).collect();
+        let (view, ledger) = (view(&[("p", states, true)]), ledger(&in_ledger));
         let nodes: Vec<_> = nodes.iter().map(|number| node(*number, &[])).collect();
         let targets = target_states(&nodes, now);
         let inputs = PlanInputs {
@@ -281,8 +281,8 @@ mod tests {
     fn the_ledger_is_outdated_about_what_is_in_service() {
         let mut progress = progress();
         let states = [(1, "None"), (2, "Down"), (3, "None")];
-        let stages = [(1, DOWN), (2, DOWN), (3, LedgerStage::Restored)];
-        progress.observe(status(&states, &[1, 2, 3], &stages));
+        let in_ledger = [(1, DOWN), (2, DOWN), (3, LedgerStage::Restored)];
+        progress.observe(status(&states, &[1, 2, 3], &in_ledger));
         let outdated = |only: Option<&str>| {
             let only = only.map(|name| BTreeSet::from([name.to_owned()]));
             let entries = progress.outdated(only.as_ref());
