@@ -12,8 +12,8 @@ cargo_llvm_cov := 0.9.1
 cargo_bloat := 0.12.1
 cargo_mutants := 27.1.0
 mdbook := 0.5.4
-# Not optimised: building that takes minutes, running these takes seconds.
-install_tool := cargo install --locked --debug --config profile.dev.debug=0
+# Not optimised: building that takes minutes, running these takes seconds. What several of them are built from is compiled once.
+install_tool = cargo install --locked --debug --config profile.dev.debug=0 --target-dir $(target_dir)/tools
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 control_plane := tests/control-plane/build.sh
@@ -129,6 +129,11 @@ lint: build-tools lint-tools client-tools clippy ## check formatting, clippy, li
 	tests/scans/build.sh kube-score
 	tests/workflows/build.sh
 	tests/book/build.sh $(target_dir)/book
+
+.PHONY: vet
+vet: build-tools ## run go vet on the programs that are built from Kubernetes, each of whose packages it reads; no part of lint
+	$(control_plane) vet
+	$(helm) vet
 
 .PHONY: advisories
 advisories: build-tools deny-tools ## compare the dependencies with the RustSec database, which it fetches; scheduled, not part of lint

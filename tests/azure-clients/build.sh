@@ -69,6 +69,7 @@ lint() {
   rm -rf -- "$compiled"
   cd go
   lint_go
+  vet_go
 }
 
 case ${1-} in
