@@ -131,7 +131,7 @@ lint: build-tools lint-tools client-tools clippy ## check formatting, clippy, li
 	tests/book/build.sh $(target_dir)/book
 
 .PHONY: vet
-vet: build-tools ## run go vet on the programs that are built from Kubernetes, each of whose packages it reads; no part of lint
+vet: build-tools ## run go vet on the programs that are built from Kubernetes; takes minutes, and is no part of lint
 	$(control_plane) vet
 	$(helm) vet
 

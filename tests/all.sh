@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test of the workspace, side by side: those of integration and maintenance wait for clusters most of the time, the
 # stories compute. `lab` is there to build the program that they start. A target that is added is among the others by itself.
-# Drills, rolls and the tests of the drill's data plane come last, with little beside them: they watch what happens when, which a
+# Drills, rolls and the tests of the drill's data plane come last, with nothing beside them: they watch what happens when, which a
 # busy machine shows in another order, or late.
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
@@ -33,17 +33,6 @@ beside() {
 }
 trap 'kill "${processes[@]}" 2>/dev/null || true; rm -f -- "${logs[@]}"' EXIT
 
-code=0
-# Waits for these tests, and prints their output.
-joined() {
-  for process in "${processes[@]}"; do
-    wait "$process" || code=$?
-  done
-  cat -- "${logs[@]}"
-  rm -f -- "${logs[@]}"
-  logs=() processes=()
-}
-
 others() {
   tests --lib --bins "${targets[@]/#/--test=}" --no-fail-fast -- "${ignored[@]}" && tests --doc
 }
@@ -53,11 +42,13 @@ beside others
 # One test, on a cluster of its own, for whose pods it waits for minutes.
 beside tests --test maintenance -- "${ignored[@]}"
 
+code=0
 tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" "${last[@]/#/--skip=}" || code=$?
-joined
-# Four at a time, as CI runs tests otherwise, are late on two cores now and then. Rolls wait nearly all of the time.
-beside tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" rollover:: --test-threads=1
+for process in "${processes[@]}"; do
+  wait "$process" || code=$?
+done
+cat -- "${logs[@]}"
+# Four at a time, as CI runs tests otherwise, are late on two cores now and then.
 tests --test closed_forms --test data_plane --test draining --no-fail-fast -- "${ignored[@]}" --test-threads=3 || code=$?
-joined
-tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" drill:: --test-threads=3 || code=$?
+tests --test integration --test lab --no-fail-fast -- "${ignored[@]}" "${last[@]}" --test-threads=3 || code=$?
 exit "$code"

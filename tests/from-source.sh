@@ -97,7 +97,7 @@ run_go() {
 tick() {
   local _
   while kill -0 $$ 2>/dev/null && ! read -rt 30 _ <>"$1"; do
-    say "still building after $(elapsed); alone on 2 cores it takes $2"
+    say "still building after $(elapsed); alone on 2 cores it takes $2 minutes"
   done
 }
 
@@ -109,7 +109,7 @@ lint_go() {
   [[ -z $unformatted ]] || die "not as gofmt would have it: ${unformatted//$'\n'/ }"
 }
 
-# vet_go: and as vet would have it. That reads each package that it is built from: minutes for Kubernetes'.
+# vet_go: the module in this directory passes go vet, which reads each package that it is built from: minutes for Kubernetes'.
 vet_go() {
   locked find_go
   run_go vet ./...

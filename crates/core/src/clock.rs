@@ -51,7 +51,7 @@ pub fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// The process may have stood still while the work seemed to go on.
+/// Bounds the pause: the process may have stood still during the work.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The pause between two runs of work on a shared thread: `times` as long as the last run took, a second at most.

@@ -43,8 +43,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads and writes of a Node in a row that another writer has changed in between.
 const MAX_CONFLICTS: u32 = 5;
 
-/// The pause after a look at all fields, as a multiple of the time that it took: with thousands of Nodes a look takes milliseconds, and
-/// attempts end as often.
+/// The pause before a look at all fields that only ended attempts lead to, as a multiple of the time that the last look took: with
+/// thousands of Nodes that is milliseconds, and attempts end as often.
 const SCHEDULE_PAUSE: u32 = 4;
 
 /// Says why nothing may be sent now.

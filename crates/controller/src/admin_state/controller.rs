@@ -56,8 +56,8 @@ const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 /// From a change to the reports about it: events, ledger stages, holds, markers and metrics. Meanwhile the pool writers plan and request
 /// the shared Lease, on the same thread. Several changes in that time lead to one report.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
-/// The pause after a report, as a multiple of the time that it took, where that is more: a report about thousands of entries takes tens of
-/// milliseconds.
+/// The pause after a report, as a multiple of the time that it took, where that is longer than [`REPORT_DELAY`]: a report about thousands
+/// of entries takes tens of milliseconds.
 const REPORT_PAUSE: u32 = 4;
 
 /// What shows a load balancer to its pool writer.

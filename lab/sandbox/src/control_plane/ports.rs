@@ -42,6 +42,7 @@ impl ReservedPort {
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -50,7 +51,7 @@ mod tests {
         let reserved = ReservedPort::on_loopback().unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserved.number()));
         let is_refused = || {
-            let connected = TcpStream::connect(address);
+            let connected = TcpStream::connect_timeout(&address, Duration::from_secs(1));
             connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
         };
         assert!(is_refused());
@@ -67,8 +68,10 @@ mod tests {
             }
             drop(program);
             // A child of another test may have the socket, too, until it starts its program.
+            let end = Instant::now() + Duration::from_secs(10);
             while !is_refused() {
-                thread::yield_now();
+                assert!(Instant::now() < end, "it still accepts connections");
+                thread::sleep(Duration::from_millis(10));
             }
         }
     }
