@@ -47,11 +47,11 @@ fn is_beyond_schema(violation: &Violation) -> bool {
     known.any(|(key, part)| violation.key.as_deref() == Some(*key) && violation.message.contains(*part))
 }
 
-/// The value of a key, of which each part may have dots of its own.
-fn value_of<'a>(document: &'a serde_yaml::Value, key: &str) -> Option<&'a serde_yaml::Value> {
+/// The values of a key, of which each part may have dots of its own: one, unless it is written in two ways.
+fn values_of<'a>(document: &'a serde_yaml::Value, key: &str) -> Vec<&'a serde_yaml::Value> {
     let ends = key.match_indices('.').map(|(dot, _)| (&key[..dot], &key[dot + 1..]));
-    let mut below = ends.filter_map(|(name, rest)| value_of(document.get(name)?, rest));
-    document.get(key).or_else(|| below.next())
+    let below = ends.filter_map(|(name, rest)| Some(values_of(document.get(name)?, rest)));
+    document.get(key).into_iter().chain(below.flatten()).collect()
 }
 
 /// Whether a message has the value of its key, or of the item that it is about. Of a list, a section or a long text it may have a part.
@@ -59,12 +59,16 @@ fn names_value(document: &serde_yaml::Value, violation: &Violation) -> bool {
     let key = violation.key.as_deref().unwrap_or_default();
     let item = violation.message.strip_prefix("item ");
     let number = item.and_then(|item| item.split_once(", ")?.0.parse::<usize>().ok());
-    let value = value_of(document, key).and_then(|value| number.map_or(Some(value), |number| value.get(number - 1)));
-    let is_short = |value: &&serde_yaml::Value| scalar_text(value).is_some_and(|text| text.chars().count() < LONG);
-    value.filter(is_short).is_none_or(|value| {
-        let named = violation.message.split("; allowed: ").next().unwrap_or_default();
-        named.contains(&describe_value(value))
-    })
+    let named = violation.message.split("; allowed: ").next().unwrap_or_default();
+    let is_named = |value: &serde_yaml::Value| {
+        let value = number.map_or(Some(value), |number| value.get(number - 1));
+        let is_short = |value: &&serde_yaml::Value| scalar_text(value).is_some_and(|text| text.chars().count() < LONG);
+        value
+            .filter(is_short)
+            .is_none_or(|value| named.contains(&describe_value(value)))
+    };
+    let values = values_of(document, key);
+    values.is_empty() || values.into_iter().any(is_named)
 }
 
 /// What is wrong with the messages of a refusal.
