@@ -65,7 +65,8 @@ impl Cause {
             kinds.contains(&&*named) && (self.allowed.contains(WRONG_TYPE) || self.allowed.contains(text))
         };
         match sent {
-            Value::Null => named == "null",
+            // A stage that a change takes away becomes the default.
+            Value::Null => named == "null" || (self.field == "spec.stage" && named == STAGES[0]),
             Value::Bool(flag) => named == flag.to_string() || is_of_type(WRONG_TYPE, &["boolean", ""]),
             Value::Number(number) => {
                 named.parse().ok() == number.as_f64()
@@ -471,6 +472,15 @@ mod tests {
             let wrong = wrong_refusal(&sample("metadata.name", sent.clone()), None, &status);
             assert_eq!(wrong.is_none(), is_right, "{name}");
         }
+    }
+
+    #[test]
+    fn a_stage_that_is_taken_away_is_refused_as_the_default() {
+        let before = json!({"spec": {"stage": "Cordon"}});
+        let change = sample("spec.stage", json!({"spec": {"stage": null}}));
+        let wrong = |message: &str| wrong_refusal(&change, Some(&before), &invalid(&[("spec.stage", message)]));
+        assert_eq!(wrong(BACKWARDS), None);
+        assert!(wrong(&BACKWARDS.replacen("\"Idle\"", "\"Drain\"", 1)).is_some());
     }
 
     #[test]
