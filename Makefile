@@ -130,11 +130,6 @@ lint: build-tools lint-tools client-tools clippy ## check formatting, clippy, li
 	tests/workflows/build.sh
 	tests/book/build.sh $(target_dir)/book
 
-.PHONY: vet
-vet: build-tools ## run go vet on the programs that are built from Kubernetes; takes minutes, and is no part of lint
-	$(control_plane) vet
-	$(helm) vet
-
 .PHONY: advisories
 advisories: build-tools deny-tools ## compare the dependencies with the RustSec database, which it fetches; scheduled, not part of lint
 	cargo deny --locked --workspace check advisories

@@ -13,7 +13,6 @@ stages=(
   'prove make prove CHAOS_MINUTES=2'
   'scale make scale NODES=300 AGENTS=5 MINUTES=1'
   'fuzz make fuzz'
-  'vet make vet'
   'release release/twice.sh'
   'scans tests/scans/build.sh'
 )

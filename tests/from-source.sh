@@ -101,16 +101,11 @@ tick() {
   done
 }
 
-# lint_go: the module in this directory is as gofmt would have it.
+# lint_go: the module in this directory is as gofmt and vet would have it.
 lint_go() {
   local unformatted
   locked find_go
   unformatted=$("$(cd / && GOTOOLCHAIN=local "$go" env GOROOT)/bin/gofmt" -l .)
   [[ -z $unformatted ]] || die "not as gofmt would have it: ${unformatted//$'\n'/ }"
-}
-
-# vet_go: the module in this directory passes go vet, which reads each package that it is built from: minutes for Kubernetes'.
-vet_go() {
-  locked find_go
   run_go vet ./...
 }

@@ -69,7 +69,6 @@ lint() {
   rm -rf -- "$compiled"
   cd go
   lint_go
-  vet_go
 }
 
 case ${1-} in

@@ -2,7 +2,7 @@
 # Provides the control plane for tests and the sandbox, building it where that has not been done yet. Says on stderr
 # what it does and prints one line on stdout: the directory that holds etcd, kube-apiserver and the others.
 # `build.sh sandbox` builds etcd, kube-apiserver and kubectl alone where the others are not built yet.
-# `build.sh lint` and `build.sh vet` check the Go code instead.
+# `build.sh lint` checks the Go code instead.
 #
 #   KUBEBUILDER_ASSETS  a directory with etcd and kube-apiserver: used as it is, nothing is built
 #   HEADGATE_CACHE      where builds are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
@@ -13,17 +13,17 @@ programs=(etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler 
 
 tags= minutes='8 to 9'
 case ${1-} in
-  '' | lint | vet) ;;
+  '' | lint) ;;
   sandbox)
     tags=sandbox minutes='5 to 6' programs=(etcd kube-apiserver kubectl)
     ;;
   *)
-    printf 'control-plane: usage: build.sh [sandbox | lint | vet]\n' >&2
+    printf 'control-plane: usage: build.sh [sandbox | lint]\n' >&2
     exit 1
     ;;
 esac
 
-if [[ ${1-} != lint && ${1-} != vet && -n ${KUBEBUILDER_ASSETS:-} ]]; then
+if [[ ${1-} != lint && -n ${KUBEBUILDER_ASSETS:-} ]]; then
   for program in etcd kube-apiserver; do
     if [[ ! -x $KUBEBUILDER_ASSETS/$program ]]; then
       printf 'control-plane: KUBEBUILDER_ASSETS=%s has no executable %s; unset it to have the control plane built here\n' \
@@ -101,8 +101,8 @@ build_unless_built() {
   [[ -e $assets/finished ]] || { [[ -n $tags ]] && fetch; } || build
 }
 
-if [[ ${1-} == lint || ${1-} == vet ]]; then
-  "${1}_go" >&2
+if [[ ${1-} == lint ]]; then
+  lint_go >&2
   exit
 fi
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Provides the real helm, and chart-oci-layout, for the chart's tests and for packaging it; builds them if they are not in the
 # cache. Reports on stderr what it does, and prints on stdout the directory that has both.
-# `build.sh lint` and `build.sh vet` check the Go code instead.
+# `build.sh lint` checks the Go code instead.
 #
 #   HEADGATE_CACHE  the cache directory; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail
 
 case ${1-} in
-  '' | lint | vet) ;;
+  '' | lint) ;;
   *)
-    printf 'helm: usage: build.sh [lint | vet]\n' >&2
+    printf 'helm: usage: build.sh [lint]\n' >&2
     exit 1
     ;;
 esac
@@ -36,8 +36,8 @@ build() {
   say "built in $(elapsed): $programs, $(du -sm -- "$programs" | cut -f 1) MB"
 }
 
-if [[ ${1-} == lint || ${1-} == vet ]]; then
-  "${1}_go" >&2
+if [[ ${1-} == lint ]]; then
+  lint_go >&2
   exit
 fi
 

@@ -3,7 +3,7 @@
 # where that has not been done yet. Reports on stderr what it does and prints one line on stdout: the directory that holds
 # etcd and kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of that version. etcd and promlint are those of
 # ../control-plane.
-# It is not built in CI, so the build also checks the Go code, as `make lint` and `make vet` do elsewhere.
+# It is not built in CI, so the build also checks the Go code as `make lint` does elsewhere.
 #
 #   HEADGATE_CACHE  where builds are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail
