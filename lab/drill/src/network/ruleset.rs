@@ -2,6 +2,9 @@
 //!
 //! All NAT happens for the first packet of a flow only; conntrack keeps the mapping of established flows whatever the
 //! rules say afterwards. That is how a pass-through load balancer and kube-proxy treat established TCP flows too.
+//!
+//! No rule looks anything up in a map: a packet that meets the rules while they are replaced has the old ones to their end,
+//! but finds a map of theirs already empty, and is dropped.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -53,49 +56,44 @@ pub fn ended_flows(ended: &[(Ipv4Addr, FlowEnd)]) -> String {
 /// where they are. `seed` makes the hash repeatable.
 pub fn rotation(backends: &[SocketAddrV4], seed: u32) -> String {
     let mut rules = "flush chain ip load_balancer prerouting\n".to_owned();
-    if !backends.is_empty() {
+    for (index, backend) in backends.iter().enumerate() {
         let _ = writeln!(
             rules,
-            "add rule ip load_balancer prerouting ip daddr {FRONTEND} tcp dport {FRONTEND_PORT} dnat ip addr . port to \
-             jhash ip saddr . tcp sport . ip daddr . tcp dport mod {} seed {seed:#x} map {{ {} }}",
+            "add rule ip load_balancer prerouting ip daddr {FRONTEND} tcp dport {FRONTEND_PORT} \
+             jhash ip saddr . tcp sport . ip daddr . tcp dport mod {} seed {seed:#x} == {index} dnat to {backend}",
             backends.len(),
-            elements(backends),
         );
     }
     let _ = writeln!(rules, "add rule ip load_balancer prerouting ip daddr {FRONTEND} drop");
     rules
 }
 
-/// kube-proxy's table on a node: what new flows to the node port get. Replaces the one before.
+/// kube-proxy's table on a node: what new flows to the node port get. Replaces the rules before.
 pub fn kube_proxy(backends: &Backends) -> String {
-    let mut rules = "table ip kube_proxy\ndelete table ip kube_proxy\ntable ip kube_proxy {\n".to_owned();
-    let endpoints: Vec<_> = backends
-        .addresses
-        .iter()
-        .map(|address| SocketAddrV4::new(*address, POD_PORT))
-        .collect();
-    let verdict = if endpoints.is_empty() {
-        "drop".to_owned()
-    } else {
-        format!(
-            "dnat ip addr . port to numgen random mod {} map {{ {} }}",
-            endpoints.len(),
-            elements(&endpoints)
-        )
-    };
-    let _ = writeln!(
-        rules,
-        "  chain prerouting {{\n    type nat hook prerouting priority dstnat; policy accept;\n    \
-         fib daddr type local tcp dport {NODE_PORT} {verdict}\n  }}"
-    );
-    if backends.masquerade {
-        let _ = writeln!(
-            rules,
-            "  chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
-             ct status dnat ip daddr 10.244.0.0/16 masquerade\n  }}"
-        );
+    let mut rules = "table ip kube_proxy {
+  chain prerouting {
+    type nat hook prerouting priority dstnat; policy accept;
+  }
+  chain postrouting {
+    type nat hook postrouting priority srcnat; policy accept;
+  }
+}
+flush table ip kube_proxy
+"
+    .to_owned();
+    let to_node_port = format!("add rule ip kube_proxy prerouting fib daddr type local tcp dport {NODE_PORT}");
+    for (index, address) in backends.addresses.iter().enumerate() {
+        // Each rule takes its share of what those before have left.
+        let left = backends.addresses.len() - index;
+        let endpoint = SocketAddrV4::new(*address, POD_PORT);
+        let _ = writeln!(rules, "{to_node_port} numgen random mod {left} == 0 dnat to {endpoint}");
     }
-    rules.push_str("}\n");
+    if backends.addresses.is_empty() {
+        let _ = writeln!(rules, "{to_node_port} drop");
+    }
+    if backends.masquerade {
+        rules.push_str("add rule ip kube_proxy postrouting ct status dnat ip daddr 10.244.0.0/16 masquerade\n");
+    }
     rules
 }
 
@@ -128,14 +126,6 @@ pub(crate) fn powered_on() -> String {
     "table inet powered_off\ndelete table inet powered_off\n".to_owned()
 }
 
-fn elements(addresses: &[SocketAddrV4]) -> String {
-    let element = |(index, address): (usize, &SocketAddrV4)| {
-        let ip: &Ipv4Addr = address.ip();
-        format!("{index} : {ip} . {}", address.port())
-    };
-    addresses.iter().enumerate().map(element).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,10 +142,13 @@ mod tests {
     fn a_rotation_spreads_over_its_members_only() {
         let members = [0, 2].map(|index| SocketAddrV4::new(node(index), NODE_PORT));
         let rules = rotation(&members, 7);
-        assert!(
-            rules.contains("mod 2 seed 0x7 map { 0 : 198.18.1.10 . 30080, 1 : 198.18.1.12 . 30080 }"),
-            "{rules}"
-        );
+        for expected in [
+            "mod 2 seed 0x7 == 0 dnat to 198.18.1.10:30080",
+            "mod 2 seed 0x7 == 1 dnat to 198.18.1.12:30080",
+        ] {
+            assert!(rules.contains(expected), "{expected} in {rules}");
+        }
+        assert!(!rules.contains("map"), "{rules}");
     }
 
     #[test]
@@ -179,11 +172,14 @@ mod tests {
             masquerade: true,
         };
         let rules = kube_proxy(&cluster);
-        assert!(
-            rules.contains("mod 2 map { 0 : 10.244.0.2 . 8080, 1 : 10.244.1.2 . 8080 }"),
-            "{rules}"
-        );
-        assert!(rules.contains("masquerade"), "{rules}");
+        for expected in [
+            "mod 2 == 0 dnat to 10.244.0.2:8080",
+            "mod 1 == 0 dnat to 10.244.1.2:8080",
+            "masquerade",
+        ] {
+            assert!(rules.contains(expected), "{expected} in {rules}");
+        }
+        assert!(!rules.contains("map"), "{rules}");
         let nothing = Backends {
             addresses: Vec::new(),
             masquerade: false,
