@@ -32,7 +32,7 @@ use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::Evidence;
 use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
-use super::target_states::TargetStates;
+use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
 use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
@@ -59,6 +59,10 @@ const REPORT_DELAY: Duration = Duration::from_millis(20);
 /// The pause after a report, as a multiple of the time that it took, where that is longer than [`REPORT_DELAY`]: a report about thousands
 /// of entries takes tens of milliseconds.
 const REPORT_PAUSE: u32 = 4;
+
+/// How long a handover waits for a signal of the own Node, which is a common reason for it: the election learns of it from the agent, a
+/// moment before the store of all Nodes shows it. Within [`HANDOVER_WRITE_WINDOW`].
+const OWN_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What shows a load balancer to its pool writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,22 +96,23 @@ struct Handover {
 }
 
 impl Handover {
-    /// Whether the work ends now.
-    fn is_over(self, is_writing: bool, is_all_sent: bool) -> bool {
+    /// Whether the work ends now. `is_all_sent` is of the signals that are known, `is_own_known` whether that of the own Node is.
+    fn is_over(self, is_writing: bool, is_all_sent: bool, is_own_known: bool) -> bool {
         let elapsed = self.requested.elapsed();
         let may_write = elapsed < HANDOVER_WRITE_WINDOW;
         let is_answered = !is_writing || elapsed >= HANDOVER_WRITE_WINDOW + HANDOVER_ANSWER_TIMEOUT;
-        is_answered && (is_all_sent || !may_write)
+        let may_come = !is_own_known && elapsed < OWN_SIGNAL_TIMEOUT;
+        is_answered && ((is_all_sent && !may_come) || !may_write)
     }
 
-    /// When time alone ends the work.
+    /// When time alone may end the work next.
     fn next_at(self, is_writing: bool) -> Instant {
-        let answer = if is_writing {
-            HANDOVER_ANSWER_TIMEOUT
-        } else {
-            Duration::ZERO
+        let after = match is_writing {
+            true => HANDOVER_WRITE_WINDOW + HANDOVER_ANSWER_TIMEOUT,
+            false if self.requested.elapsed() < OWN_SIGNAL_TIMEOUT => OWN_SIGNAL_TIMEOUT,
+            false => HANDOVER_WRITE_WINDOW,
         };
-        self.requested + HANDOVER_WRITE_WINDOW + answer
+        self.requested + after
     }
 }
 
@@ -207,7 +212,9 @@ impl Controller<'_> {
                 report_at = next_at.map(|next_at| next_at.max(pause_until));
             }
             let is_writing = *writes.borrow_and_update() > 0;
-            if handover.is_some_and(|handover| handover.is_over(is_writing, self.is_all_sent(&targets))) {
+            if handover.is_some_and(|handover| {
+                handover.is_over(is_writing, self.is_all_sent(&targets), self.has_own_signal(&targets))
+            }) {
                 return Ok(());
             }
             // Held any longer, the next change of a Node would copy all of them.
@@ -568,6 +575,12 @@ impl Controller<'_> {
     fn report_nodes(&self, targets: &TargetStates) {
         let summary = targets.summary(&self.context.node_name, Instant::now());
         self.term.report_nodes(Some(summary));
+    }
+
+    /// Whether the own Node is known to have a signal.
+    fn has_own_signal(&self, targets: &TargetStates) -> bool {
+        let own = targets.nodes.by_name(&self.context.node_name);
+        own.is_some_and(|own| targets.target_state(own, Instant::now()) != TargetState::None)
     }
 
     /// Whether ARM has accepted every change that is due.
