@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::contested::ContestedTracker;
 use super::guard::HeldEntries;
+use super::handover::{Handover, Progress};
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::last_reads::{LastReads, PlannedLoadBalancer};
 use super::ledger::{LedgerAges, LedgerStore};
@@ -37,10 +38,7 @@ use super::transitions::{NodeEvent, TransitionTracker};
 use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_pools::Members;
-use crate::pool::{
-    HANDOVER_ANSWER_TIMEOUT, HANDOVER_WRITE_WINDOW, InterfaceCache, ListRequest, Listing, ManagedLoadBalancers,
-    PoolWriter, WriterLabels,
-};
+use crate::pool::{InterfaceCache, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 use crate::service_index::ServiceIndex;
 
 /// The values that the design of cloud-provider-azure gives these labels.
@@ -59,10 +57,6 @@ const REPORT_DELAY: Duration = Duration::from_millis(20);
 /// The pause after a report, as a multiple of the time that it took, where that is longer than [`REPORT_DELAY`]: a report about thousands
 /// of entries takes tens of milliseconds.
 const REPORT_PAUSE: u32 = 4;
-
-/// How long a handover waits for a signal of the own Node, which is a common reason for it: the election learns of it from the agent, a
-/// moment before the store of all Nodes shows it. Within [`HANDOVER_WRITE_WINDOW`].
-const OWN_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What shows a load balancer to its pool writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,33 +80,6 @@ impl RunningWriter {
             is_managed: self.source == Source::List,
             status: self.status.borrow().clone(),
         }
-    }
-}
-
-/// The end of a term that is handed over.
-#[derive(Clone, Copy)]
-struct Handover {
-    requested: Instant,
-}
-
-impl Handover {
-    /// Whether the work ends now. `is_all_sent` is of the signals that are known, `is_own_known` whether that of the own Node is.
-    fn is_over(self, is_writing: bool, is_all_sent: bool, is_own_known: bool) -> bool {
-        let elapsed = self.requested.elapsed();
-        let may_write = elapsed < HANDOVER_WRITE_WINDOW;
-        let is_answered = !is_writing || elapsed >= HANDOVER_WRITE_WINDOW + HANDOVER_ANSWER_TIMEOUT;
-        let may_come = !is_own_known && elapsed < OWN_SIGNAL_TIMEOUT;
-        is_answered && ((is_all_sent && !may_come) || !may_write)
-    }
-
-    /// When time alone may end the work next.
-    fn next_at(self, is_writing: bool) -> Instant {
-        let after = match is_writing {
-            true => HANDOVER_WRITE_WINDOW + HANDOVER_ANSWER_TIMEOUT,
-            false if self.requested.elapsed() < OWN_SIGNAL_TIMEOUT => OWN_SIGNAL_TIMEOUT,
-            false => HANDOVER_WRITE_WINDOW,
-        };
-        self.requested + after
     }
 }
 
@@ -175,8 +142,7 @@ pub(super) struct Controller<'a> {
 }
 
 impl Controller<'_> {
-    /// Runs until the term is handed over, and every change is sent or none may be any more ([`HANDOVER_WRITE_WINDOW`]); but what was
-    /// sent is answered first ([`HANDOVER_ANSWER_TIMEOUT`]).
+    /// Runs until the term is handed over and [`Handover`] says that nothing is left to do.
     pub(super) async fn run(&mut self, tasks: &mut Tasks) -> Result<(), WorkError> {
         let mut released_by_others = self.lock.released_by_others();
         let mut expire_at = Instant::now();
@@ -212,15 +178,22 @@ impl Controller<'_> {
                 report_at = next_at.map(|next_at| next_at.max(pause_until));
             }
             let is_writing = *writes.borrow_and_update() > 0;
-            if handover.is_some_and(|handover| {
-                handover.is_over(is_writing, self.is_all_sent(&targets), self.has_own_signal(&targets))
-            }) {
-                return Ok(());
+            let mut handover_at = None;
+            if let Some(handover) = handover {
+                let progress = Progress {
+                    is_writing,
+                    is_all_sent: self.is_all_sent(&targets),
+                    has_own_signal: self.has_own_signal(&targets),
+                };
+                let now = Instant::now();
+                if handover.is_over(progress, now) {
+                    return Ok(());
+                }
+                handover_at = Some(handover.next_at(progress, now));
             }
             // Held any longer, the next change of a Node would copy all of them.
             drop(targets);
             let unable_at = list_state.unable_at.filter(|_| !self.is_unable);
-            let handover_at = handover.map(|handover| handover.next_at(is_writing));
             let wake_at = [handover_at, unable_at, report_at]
                 .into_iter()
                 .flatten()
@@ -577,10 +550,10 @@ impl Controller<'_> {
         self.term.report_nodes(Some(summary));
     }
 
-    /// Whether the own Node is known to have a signal.
+    /// Whether the own Node is known to have a signal that counts.
     fn has_own_signal(&self, targets: &TargetStates) -> bool {
         let own = targets.nodes.by_name(&self.context.node_name);
-        own.is_some_and(|own| targets.target_state(own, Instant::now()) != TargetState::None)
+        own.is_some_and(|own| targets.target_state(own, Instant::now()) == TargetState::Down)
     }
 
     /// Whether ARM has accepted every change that is due.

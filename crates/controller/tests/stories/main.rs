@@ -30,6 +30,7 @@ mod matchers;
 mod one_writer;
 mod operation_end;
 mod other_nodes;
+mod own_signal;
 mod preempt_events;
 mod random;
 mod random_signals;

@@ -85,16 +85,30 @@ impl TestCluster {
 
     /// Starts an instance that stands for election.
     pub(crate) async fn start_leader(&mut self, policy: Policy) {
-        let (client, line) = self.fake.client();
         self.leaders += 1;
         let name = format!("leader-{}", self.leaders);
-        self.leader = Some(Leader::start(&self.world, client, &name, policy).await);
+        self.start_leader_on(&name, policy).await;
+    }
+
+    async fn start_leader_on(&mut self, node: &str, policy: Policy) {
+        let (client, line) = self.fake.client();
+        self.leader = Some(Leader::start(&self.world, client, node, policy).await);
         self.line = line;
     }
 
     /// Starts an instance and waits until it leads and has listed everything.
     pub(crate) async fn lead(&mut self, policy: Policy) {
         self.start_leader(policy).await;
+        self.wait_for_term().await;
+    }
+
+    /// The same, of an instance that runs on this node.
+    pub(crate) async fn lead_on(&mut self, node: &str, policy: Policy) {
+        self.start_leader_on(node, policy).await;
+        self.wait_for_term().await;
+    }
+
+    async fn wait_for_term(&self) {
         let mut terms = self.leader().terms.clone();
         let led = timeout(MAX_WAIT, terms.wait_for(Option::is_some)).await;
         drop(led.unwrap().unwrap());

@@ -9,7 +9,7 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{ENFORCE, entries, load_balancer, set_taints};
+use super::super::world::{ENFORCE, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster, entry};
 
 const NAME: &str = "aks-managed-resource-locker";
@@ -128,22 +128,6 @@ async fn waiting_write_is_not_sent_after_the_lease_is_lost() {
         "a lost Lease is no failure"
     );
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
-}
-
-/// A signal of the leader's own node ends its term, and the election knows of it a moment before the leader's store of all Nodes.
-#[tokio::test(start_paused = true)]
-async fn a_signal_that_follows_a_handover_at_once_is_written_in_the_same_term() {
-    let mut cluster = one_pool().await;
-    sleep(5 * SECOND).await;
-    let fake = cluster.fake.clone();
-    let signal = tokio::spawn(async move {
-        sleep(SECOND / 10).await;
-        set_taints(&fake, 1, &[DRAINING]);
-    });
-    cluster.stop().await;
-    signal.await.unwrap();
-    assert_eq!(cluster.puts().len(), 1);
-    assert_eq!(holder(&cluster), "");
 }
 
 #[tokio::test(start_paused = true)]
