@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_core::node::{Node, NodeTraffic, Unproved};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use crate::api::{Evacuation, NodeMaintenanceNodeStatus};
+use crate::api::{Evacuation, NodeMaintenanceNodeStatus, Stage};
 use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::{PodFacts, Snapshot};
@@ -16,6 +16,10 @@ use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
 use super::phase::{Maintenance, Phase};
 use super::progress::{Participant, Progress};
+
+/// So long after its creation a maintenance counts although its finalizer, which comes first, is not written yet: a younger one would drain
+/// the nodes that they share ahead of it. One whose writes fail for longer holds back no other.
+const STARTING_LIMIT: SignedDuration = SignedDuration::from_secs(30);
 
 /// A snapshot with its indexes.
 #[derive(Debug)]
@@ -172,6 +176,13 @@ fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
     for (node, targets) in draining().flat_map(recorded_targets) {
         reached.entry(node.to_owned()).or_default().join(&targets);
     }
+    let drained: BTreeSet<_> = draining().flat_map(|one| &one.nodes).collect();
+    let starting = maintenances.iter().filter(|one| is_starting(one, now));
+    let starting = starting.map(|maintenance| {
+        let mut one = participant(maintenance, now);
+        one.nodes.retain(|node| drained.contains(node));
+        one
+    });
     let participants = draining().map(|maintenance| {
         let cursor = maintenance
             .object
@@ -191,17 +202,36 @@ fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
             let joined = reached.get(node)?.position()?;
             (own < joined).then(|| maintenance.plan.first_at(joined))
         });
-        let created = maintenance.object.metadata.creation_timestamp.as_ref();
         Participant {
-            name: maintenance.name.to_owned(),
-            created: created.map_or(now, |time| time.0),
             cursor: missed.fold(cursor, usize::max),
-            plan: maintenance.plan.clone(),
-            nodes: maintenance.nodes.clone(),
+            ..participant(maintenance, now)
         }
     });
-    let participants = participants.collect();
+    let participants = participants.chain(starting).collect();
     Progress::new(participants, reached)
+}
+
+/// A maintenance at the first entry of its plan.
+fn participant(maintenance: &Maintenance<'_>, now: Timestamp) -> Participant {
+    Participant {
+        name: maintenance.name.to_owned(),
+        created: created(maintenance, now),
+        cursor: 0,
+        plan: maintenance.plan.clone(),
+        nodes: maintenance.nodes.clone(),
+    }
+}
+
+fn created(maintenance: &Maintenance<'_>, now: Timestamp) -> Timestamp {
+    let created = maintenance.object.metadata.creation_timestamp.as_ref();
+    created.map_or(now, |time| time.0)
+}
+
+/// Whether it is about to drain its nodes.
+fn is_starting(maintenance: &Maintenance<'_>, now: Timestamp) -> bool {
+    maintenance.phase == Phase::Starting
+        && maintenance.object.spec.stage == Stage::Drain
+        && now.duration_since(created(maintenance, now)) < STARTING_LIMIT
 }
 
 /// The targets of each node in the status of a maintenance.

@@ -3,6 +3,7 @@
 use headgate_maintenance::api::{PodType, Stage};
 use headgate_maintenance::drain_plan::PodSelector;
 use headgate_maintenance::plan::action::{Action, EventReason};
+use jiff::SignedDuration;
 
 use crate::world::{World, entry};
 
@@ -391,4 +392,39 @@ fn a_maintenance_that_another_one_holds_is_not_overtaken() {
     world.settle();
     // The entry with the label takes "holding" one step more, in which "held" is idle but not done.
     assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0002"]);
+}
+
+/// The finalizer of the older one is written late: the younger one drains meanwhile. On node two nothing begins before it is written.
+#[test]
+fn a_maintenance_that_is_about_to_start_is_not_overtaken() {
+    for (seconds, expected, message) in [
+        (5, 5_000, "Evacuating"),
+        (60, 10_000, "Evacuating (fast-forwarded by older younger)"),
+    ] {
+        let mut world = World::default().nodes(&["one", "two"]);
+        for (node, priority) in [("one", 5_000), ("one", 10_000), ("two", 5_000)] {
+            world = world.pods(node, 1, PodType::Default, priority);
+        }
+        world.maintain(
+            "older",
+            Stage::Drain,
+            &["one", "two"],
+            &[entry(PodType::Default, 5_000)],
+        );
+        world.maintain("younger", Stage::Drain, &["one"], &[entry(PodType::Default, 10_000)]);
+        world.now += SignedDuration::from_secs(seconds);
+        for _ in 0..10 {
+            for action in world.plan().actions {
+                let is_late = matches!(&action, Action::AddFinalizer { maintenance } if maintenance == "older");
+                if !is_late {
+                    world.apply(action);
+                }
+            }
+        }
+        assert_eq!(world.status("younger", "one").drain_targets[0].pod_priority, expected);
+        assert!(!world.evacuated_pods().contains("pod-0003"), "on node two");
+        world.settle();
+        assert_eq!(target(&world, "one"), Some(expected));
+        assert_eq!(world.message("older", "one"), message);
+    }
 }
