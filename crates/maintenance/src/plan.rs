@@ -16,6 +16,7 @@ mod maintenance_conditions;
 pub mod message;
 pub mod phase;
 pub mod progress;
+mod starting;
 mod status;
 pub mod status_changes;
 mod status_size;
@@ -104,7 +105,8 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let gates = view.gates.values().filter_map(|gate| gate.wake_at);
     let drained = view.maintenances.iter().filter(|one| one.phase == Phase::Drain);
     let hurried = drained.filter_map(|one| hurries_from(one.object));
-    plan.wake_at = gates.chain(hurried.filter(|from| *from > view.now)).min();
+    let hurried = hurried.filter(|from| *from > view.now);
+    plan.wake_at = gates.chain(hurried).chain(view.starting_until).min();
     plan
 }
 

@@ -38,7 +38,6 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
         .sum();
     let is_drained = |node: &&String| maintenance.phase == Phase::Drain && view.is_drained(node);
     let participant = view.progress.participant(maintenance.name);
-    let participant = participant.filter(|_| maintenance.phase == Phase::Drain);
     let mut status = NodeMaintenanceStatus {
         observed_generation: maintenance.object.metadata.generation,
         stage_statuses: stage_statuses(view, maintenance, &previous),

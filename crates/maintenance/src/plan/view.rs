@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_core::node::{Node, NodeTraffic, Unproved};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-use crate::api::{Evacuation, NodeMaintenanceNodeStatus, Stage};
+use crate::api::{Evacuation, NodeMaintenanceNodeStatus};
 use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::{PodFacts, Snapshot};
@@ -16,10 +16,7 @@ use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
 use super::phase::{Maintenance, Phase};
 use super::progress::{Participant, Progress};
-
-/// So long after its creation a maintenance counts although its finalizer, which comes first, is not written yet: a younger one would drain
-/// the nodes that they share ahead of it. One whose writes fail for longer holds back no other.
-const STARTING_LIMIT: SignedDuration = SignedDuration::from_secs(30);
+use super::starting::Starting;
 
 /// A snapshot with its indexes.
 #[derive(Debug)]
@@ -40,6 +37,8 @@ pub(super) struct View<'a> {
     pub(super) progress: Progress,
     /// The nodes with pods left at their targets.
     pub(super) busy: BTreeSet<String>,
+    /// When the first maintenance that is about to start delays others no more.
+    pub(super) starting_until: Option<Timestamp>,
     /// When nodes are gone, for those that have a deadline.
     pub(super) deadlines: BTreeMap<&'a str, Timestamp>,
     /// The nodes that all pods leave at once, because their deadline is near.
@@ -64,7 +63,9 @@ impl<'a> View<'a> {
         for of_node in pods.values_mut() {
             of_node.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         }
-        let mut progress = resume(&maintenances, now);
+        let starting = Starting::new(&maintenances, &nodes, snapshot, now);
+        let starting_until = starting.until;
+        let mut progress = resume(&maintenances, &starting, now);
         let has_targeted = |node: &str, targets: &DrainTargets| {
             pods.get(node).into_iter().flatten().any(|pod| pod.is_targeted(targets))
         };
@@ -86,6 +87,7 @@ impl<'a> View<'a> {
             evacuations: by_pod(&snapshot.evacuations, &snapshot.pods),
             progress,
             busy,
+            starting_until,
             deadlines,
             hurried,
             gates: BTreeMap::new(),
@@ -170,19 +172,13 @@ pub(super) fn previous_status<'a>(maintenance: &Maintenance<'a>, node: &str) -> 
 /// A step moves the cursors of maintenances that intersect together, but each status is a write of its own. Where a leader dies
 /// between two of them, one status has higher targets for a shared node than the other. A node's targets rise only once every
 /// maintenance that drains it has reached them, so the maintenance with the older status continues from there.
-fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
+fn resume(maintenances: &[Maintenance<'_>], starting: &Starting<'_>, now: Timestamp) -> Progress {
     let draining = || maintenances.iter().filter(|one| one.phase == Phase::Drain);
     let mut reached: BTreeMap<String, DrainTargets> = BTreeMap::new();
     for (node, targets) in draining().flat_map(recorded_targets) {
         reached.entry(node.to_owned()).or_default().join(&targets);
     }
-    let drained: BTreeSet<_> = draining().flat_map(|one| &one.nodes).collect();
-    let starting = maintenances.iter().filter(|one| is_starting(one, now));
-    let starting = starting.map(|maintenance| {
-        let mut one = participant(maintenance, now);
-        one.nodes.retain(|node| drained.contains(node));
-        one
-    });
+    let has_reached_any = |node: &str| reached.get(node).and_then(DrainTargets::position).is_some();
     let participants = draining().map(|maintenance| {
         let cursor = maintenance
             .object
@@ -190,10 +186,7 @@ fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
             .as_ref()
             .and_then(|status| status.drain_plan_index);
         // A node that joins begins at the first entry, and not with all entries that the others have passed.
-        let has_new_nodes = maintenance
-            .nodes
-            .iter()
-            .any(|node| reached.get(node).and_then(DrainTargets::position).is_none());
+        let has_new_nodes = maintenance.nodes.iter().any(|node| !has_reached_any(node));
         let cursor = cursor.filter(|_| !has_new_nodes).unwrap_or(0);
         let cursor = usize::try_from(cursor).unwrap_or(0).min(maintenance.plan.last());
         let missed = recorded_targets(maintenance).filter_map(|(node, targets)| {
@@ -202,36 +195,18 @@ fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
             let joined = reached.get(node)?.position()?;
             (own < joined).then(|| maintenance.plan.first_at(joined))
         });
+        let created = maintenance.object.metadata.creation_timestamp.as_ref();
+        let is_drained = |node: &&String| has_reached_any(node) || !starting.delay(maintenance, node);
         Participant {
+            name: maintenance.name.to_owned(),
+            created: created.map_or(now, |time| time.0),
             cursor: missed.fold(cursor, usize::max),
-            ..participant(maintenance, now)
+            plan: maintenance.plan.clone(),
+            nodes: maintenance.nodes.iter().filter(is_drained).cloned().collect(),
         }
     });
-    let participants = participants.chain(starting).collect();
+    let participants: Vec<_> = participants.collect();
     Progress::new(participants, reached)
-}
-
-/// A maintenance at the first entry of its plan.
-fn participant(maintenance: &Maintenance<'_>, now: Timestamp) -> Participant {
-    Participant {
-        name: maintenance.name.to_owned(),
-        created: created(maintenance, now),
-        cursor: 0,
-        plan: maintenance.plan.clone(),
-        nodes: maintenance.nodes.clone(),
-    }
-}
-
-fn created(maintenance: &Maintenance<'_>, now: Timestamp) -> Timestamp {
-    let created = maintenance.object.metadata.creation_timestamp.as_ref();
-    created.map_or(now, |time| time.0)
-}
-
-/// Whether it is about to drain its nodes.
-fn is_starting(maintenance: &Maintenance<'_>, now: Timestamp) -> bool {
-    maintenance.phase == Phase::Starting
-        && maintenance.object.spec.stage == Stage::Drain
-        && now.duration_since(created(maintenance, now)) < STARTING_LIMIT
 }
 
 /// The targets of each node in the status of a maintenance.

@@ -4,6 +4,7 @@ use headgate_maintenance::api::{PodType, Stage};
 use headgate_maintenance::drain_plan::PodSelector;
 use headgate_maintenance::plan::action::{Action, EventReason};
 use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::world::{World, entry};
 
@@ -394,15 +395,19 @@ fn a_maintenance_that_another_one_holds_is_not_overtaken() {
     assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0002"]);
 }
 
-/// The finalizer of the older one is written late: the younger one drains meanwhile. On node two nothing begins before it is written.
+/// The finalizer of the older one is written late. Meanwhile nothing leaves node two, which no other maintenance drains, and nothing node
+/// one for so long, but for a deadline; node three does not wait.
 #[test]
 fn a_maintenance_that_is_about_to_start_is_not_overtaken() {
-    for (seconds, expected, message) in [
-        (5, 5_000, "Evacuating"),
-        (60, 10_000, "Evacuating (fast-forwarded by older younger)"),
+    let overtaken = "Evacuating (fast-forwarded by older younger)";
+    let all = ["pod-0001", "pod-0002", "pod-0004"].to_vec();
+    for (seconds, has_deadline, meanwhile, expected, message) in [
+        (5, false, vec!["pod-0004"], 5_000, "Evacuating"),
+        (60, false, all.clone(), 10_000, overtaken),
+        (5, true, all.clone(), 10_000, overtaken),
     ] {
-        let mut world = World::default().nodes(&["one", "two"]);
-        for (node, priority) in [("one", 5_000), ("one", 10_000), ("two", 5_000)] {
+        let mut world = World::default().nodes(&["one", "two", "three"]);
+        for (node, priority) in [("one", 5_000), ("one", 10_000), ("two", 5_000), ("three", 10_000)] {
             world = world.pods(node, 1, PodType::Default, priority);
         }
         world.maintain(
@@ -411,18 +416,24 @@ fn a_maintenance_that_is_about_to_start_is_not_overtaken() {
             &["one", "two"],
             &[entry(PodType::Default, 5_000)],
         );
-        world.maintain("younger", Stage::Drain, &["one"], &[entry(PodType::Default, 10_000)]);
+        let plan = [entry(PodType::Default, 10_000)];
+        world.maintain("younger", Stage::Drain, &["one", "three"], &plan);
+        let deadline = has_deadline.then(|| Time(world.now + SignedDuration::from_mins(10)));
+        world.change("younger", |one| one.spec.deadline = deadline);
         world.now += SignedDuration::from_secs(seconds);
         for _ in 0..10 {
-            for action in world.plan().actions {
+            let planned = world.plan();
+            if seconds < 30 {
+                assert!(planned.wake_at.is_some_and(|at| at > world.now), "{planned:?}");
+            }
+            for action in planned.actions {
                 let is_late = matches!(&action, Action::AddFinalizer { maintenance } if maintenance == "older");
                 if !is_late {
                     world.apply(action);
                 }
             }
         }
-        assert_eq!(world.status("younger", "one").drain_targets[0].pod_priority, expected);
-        assert!(!world.evacuated_pods().contains("pod-0003"), "on node two");
+        assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), meanwhile);
         world.settle();
         assert_eq!(target(&world, "one"), Some(expected));
         assert_eq!(world.message("older", "one"), message);
