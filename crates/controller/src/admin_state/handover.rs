@@ -24,7 +24,7 @@ pub(super) struct Progress {
     pub(super) is_writing: bool,
     /// ARM has accepted every change that is due by the signals that are known.
     pub(super) is_all_sent: bool,
-    /// The signals that are known and count have one of the own Node.
+    /// A signal of the own Node is known, and counts.
     pub(super) has_own_signal: bool,
 }
 

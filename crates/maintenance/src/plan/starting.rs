@@ -12,11 +12,11 @@ use crate::api::Stage;
 use crate::deadline;
 use crate::snapshot::Snapshot;
 
-/// So long after its creation a maintenance delays younger ones. One whose writes fail for longer delays none, and neither does one whose
-/// stage becomes `Drain` later.
+/// How long after its creation a maintenance delays younger ones. After that it delays none: its writes may fail again and again, or its
+/// stage may have become `Drain` late.
 const LIMIT: SignedDuration = SignedDuration::from_secs(30);
 
-/// Which nodes are about to be drained, and by whom.
+/// The nodes that maintenances are about to drain.
 #[derive(Debug)]
 pub(super) struct Starting<'a> {
     /// When the oldest one of a node was created, and its name.
@@ -26,7 +26,7 @@ pub(super) struct Starting<'a> {
 }
 
 impl<'a> Starting<'a> {
-    /// Of the nodes that have no deadline: where the machine goes anyway, nobody waits.
+    /// Leaves out nodes with a deadline: their pods have no time to wait.
     pub(super) fn new(
         maintenances: &'a [Maintenance<'a>],
         nodes: &BTreeMap<&str, &Node>,

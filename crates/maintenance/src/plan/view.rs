@@ -205,7 +205,7 @@ fn resume(maintenances: &[Maintenance<'_>], starting: &Starting<'_>, now: Timest
             nodes: maintenance.nodes.iter().filter(is_drained).cloned().collect(),
         }
     });
-    let participants: Vec<_> = participants.collect();
+    let participants = participants.collect();
     Progress::new(participants, reached)
 }
 
