@@ -88,7 +88,7 @@ fn each_profile_switches_on_what_protects() {
         assert_eq!(only(objects, "Deployment")["spec"]["replicas"], 2);
         for (kind, name) in [
             ("DaemonSet", "headgate-hold"),
-            ("ClusterRole", "headgate-marker"),
+            ("ClusterRole", "headgate-out-of-load-balancers"),
             ("ClusterRole", "headgate-spot"),
             ("ClusterRole", "headgate-delay-deletion"),
             ("NetworkPolicy", "headgate-controller"),
@@ -120,7 +120,7 @@ fn one_value_switches_each_feature_off() {
         (
             merged(delays_off, json!({"outOfLoadBalancers": {"enabled": false}})),
             "/outOfLoadBalancers",
-            vec!["ClusterRole headgate-marker", "ClusterRoleBinding headgate-marker"],
+            vec!["ClusterRole headgate-out-of-load-balancers", "ClusterRoleBinding headgate-out-of-load-balancers"],
         ),
         (
             json!({"delayTermination": {"clusterAutoscaler": false}}),

@@ -256,7 +256,7 @@ fn maintenances_are_installed_without_azure() {
     // It stands for election, and agents write the condition of their own Nodes.
     let binding = named("RoleBinding", "headgate-leader");
     assert_eq!(binding["subjects"][0]["name"], "headgate-controller");
-    named("ClusterRole", "headgate-marker");
+    named("ClusterRole", "headgate-out-of-load-balancers");
     named("ValidatingAdmissionPolicy", "headgate-leader");
     named("CustomResourceDefinition", "nodemaintenances.headgate.dev");
 }
