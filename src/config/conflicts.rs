@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use headgate_core::node::KnownSignal;
 use headgate_core::settings::format_duration;
 
 use super::{ConditionSource, Settings};
@@ -21,6 +22,7 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = Conflict> {
         second_writer(settings),
         endless_delay(settings),
         unused_causes(settings),
+        endless_drain(settings),
     ]
     .into_iter()
     .flatten()
@@ -103,6 +105,17 @@ fn unused_causes(settings: &Settings) -> Option<Conflict> {
     is_unused.then_some(Conflict { keys, message })
 }
 
+/// No load balancer would lose a node under maintenance, which its drain waits for.
+fn endless_drain(settings: &Settings) -> Option<Conflict> {
+    let message = "\"maintenance\" is not allowed beside maintenance.enabled: each drain would wait without end; allowed: a list without it";
+    let is_endless = settings.maintenance.enabled && settings.signals.disabled.contains(&KnownSignal::Maintenance);
+    let keys = &["signals.disabled", "maintenance.enabled"];
+    is_endless.then(|| Conflict {
+        keys,
+        message: message.to_owned(),
+    })
+}
+
 /// Whether a request to `authority` may come to a listener at `address`.
 fn is_own_address(authority: &str, address: SocketAddr) -> bool {
     let Some((host, port)) = authority.rsplit_once(':') else {
@@ -160,6 +173,10 @@ mod tests {
                 &["signals: {disabled: [spot], extra: [{signal: spot, for: [health]}]}\n"],
             ),
             (
+                Some("signals.disabled"),
+                &["maintenance: {enabled: true}\nsignals: {disabled: [maintenance]}\n"],
+            ),
+            (
                 Some("metricsBindAddress"),
                 &[
                     "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
@@ -197,6 +214,8 @@ mod tests {
                     "healthzBindAddress: 10.0.0.1:9\nkubeProxyHealthzUrl: \"http://10.0.0.2:9\"\n",
                     "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: \"http://127.0.0.1:10258\"\n",
                     "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: Disabled\n",
+                    "maintenance: {enabled: true}\nsignals: {disabled: [spot]}\n",
+                    "signals: {disabled: [maintenance]}\n",
                     "notifications: {template: \"{{ note }}\"}\n",
                     "notifications: {template: \"{{ note | tojson }}\"}\n",
                     "notifications: {events: []}\n",

@@ -49,16 +49,16 @@ pub(super) fn keys() -> Vec<Key> {
             "adminState.minimumInService",
             int_or_percent_or_disabled(),
             |s| &mut s.guard.minimum_in_service,
-            "How many entries of each backend pool that a rule uses stay in service, whatever the signals: a number, a percentage of the \
-             pool's entries, rounded up, or `Disabled`. It needs the controllers and `adminState.mode: Enforce`. Guide: \
+            "How many entries of each backend pool that a rule uses stay in service, whatever the signals: `1` to `5000`, `1%` to \
+             `100%` of the pool's entries, rounded up, or `Disabled`. It needs the controllers and `adminState.mode: Enforce`. Guide: \
              docs/concepts/how-it-works.md.",
         ),
         Key::new(
             "adminState.maxNewDown",
             int_or_percent(),
             |s| &mut s.guard.max_new_down,
-            "How many entries of each backend pool become `Down` within 5 minutes, at most, for signals that may be a mistake. A number, \
-             or a percentage rounded down, at least one; `100%` disables it. Guide: docs/concepts/how-it-works.md.",
+            "How many entries of each backend pool become `Down` within 5 minutes, at most, for signals that may be a mistake: `1` to \
+             `5000`, or `1%` to `99%` rounded down, at least one; `100%` disables it. Guide: docs/concepts/how-it-works.md.",
         ),
         Key::new(
             "localPools",
@@ -81,8 +81,8 @@ pub(super) fn keys() -> Vec<Key> {
             "maintenance.maxConcurrentNodes",
             int_or_percent(),
             |s| &mut s.maintenance.max_concurrent_nodes,
-            "How many nodes all NodeMaintenances together may have cordoned at once: a number, or a percentage of all Nodes, rounded \
-             down, at least one. `100%` disables it. What is cordoned stays, also after the limit became smaller. Guide: \
+            "How many nodes all NodeMaintenances together may have cordoned at once: `1` to `5000`, or `1%` to `99%` of all Nodes, \
+             rounded down, at least one; `100%` disables it. What is cordoned stays, also after the limit became smaller. Guide: \
              docs/guides/maintenance.md.",
         ),
         Key::new(
@@ -94,8 +94,8 @@ pub(super) fn keys() -> Vec<Key> {
              `ToBeDeletedByClusterAutoscaler`, or `karpenter.sh/disrupted` on a Node that is being deleted; 10 min), `machine` (a Machine \
              of Cluster API in the same cluster is deleted; 10 min). Another time is an entry such as `{cause: shutdown, timeout: 1m}`, \
              from `1s` to `24h`: the `shutdownGracePeriod` of your kubelets, `--max-graceful-termination-sec` of Cluster Autoscaler, or \
-             `terminationGracePeriod` of a NodePool. `terminate` also needs the signal of this name in `signals.extra`. In the chart: \
-             `maintenance.automatic`. Guide: docs/guides/maintenance.md.",
+             `terminationGracePeriod` of a NodePool. `preempt` and `terminate` need `evictionNotices`, `terminate` also the signal of this name \
+             in `signals.extra`. In the chart: `maintenance.automatic`. Guide: docs/guides/maintenance.md.",
         ),
         Key::new(
             "maintenance.pauseUpgrades",

@@ -56,8 +56,8 @@ pub(super) fn keys() -> Vec<Key> {
             boolean(),
             |s| &mut s.count_connections,
             "Whether the established connections through the node are counted while it has a signal. Whatever headgate delays then also \
-             waits while the Node condition `headgate.dev/ConnectionsDrained` is `False`, each with its own bound. In the chart: \
-             `connections.enabled`. Guide: docs/guides/autoscalers.md.",
+             waits while the Node condition `headgate.dev/ConnectionsDrained` is `False`, each with its own bound; the \
+             condition needs `outOfLoadBalancers.source`. In the chart: `connections.enabled`. Guide: docs/guides/autoscalers.md.",
         ),
         Key::new(
             "connections.excludedSources",
