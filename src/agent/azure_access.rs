@@ -4,7 +4,7 @@
 //! Secret merged over the file: a changed file or Secret needs no restart. Nothing is retried here, every step is bounded,
 //! and no error contains a secret.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,8 +58,8 @@ pub enum ArmConnectError {
         reason: String,
     },
     /// The file was not read within [`READ_TIMEOUT`].
-    #[error("azure.json was not read within {} s", READ_TIMEOUT.as_secs())]
-    File,
+    #[error("{} (--azure-config-file) was not read within {} s: see whether its file system answers", .0.display(), READ_TIMEOUT.as_secs())]
+    File(PathBuf),
     /// There was no connection within the caller's time limit.
     #[error("there was no connection to Azure within {} s", .0.as_secs())]
     Timeout(Duration),
@@ -161,6 +161,7 @@ impl AzureAccess {
             None => None,
         };
         let file = self.settings.config_file.clone();
+        let unread = || ArmConnectError::File(self.settings.config_file.clone().unwrap_or_default());
         let (origin, imds) = (config_origin(&self.settings), imds_url(&self.settings));
         let may_use_az = self.may_use_az;
         let load = tokio::task::spawn_blocking(move || {
@@ -171,9 +172,9 @@ impl AzureAccess {
             }
             validate_for_leader(&config, sources, &origin, &imds).map(|()| config)
         });
-        let loaded = timeout(READ_TIMEOUT, load).await.map_err(|_| ArmConnectError::File)?;
+        let loaded = timeout(READ_TIMEOUT, load).await.map_err(|_| unread())?;
         loaded
-            .map_err(|_| ArmConnectError::File)?
+            .map_err(|_| unread())?
             .map_err(ArmConnectError::Config)
     }
 

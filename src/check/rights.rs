@@ -58,7 +58,7 @@ pub(super) struct Account {
     pub(super) name: String,
     /// `None` for `headgate hold`.
     pub(super) role: Option<Role>,
-    /// Whether its process is told where `azure.json` is.
+    /// Whether its process has the path of `azure.json`.
     pub(super) has_azure: bool,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     namespace: String,
 
     /// `ConfigMap` with settings.yaml
-    #[arg(long, value_name = "NAME", default_value = "headgate-settings")]
+    #[arg(long, value_name = "NAME")]
     settings: String,
 
     /// Workload whose pods may lead: daemonset/NAME or deployment/NAME

@@ -48,7 +48,7 @@ pub(crate) enum UndrainError {
     #[error(transparent)]
     Request(#[from] DrainError),
     /// No node has the labels.
-    #[error("no node has these labels")]
+    #[error("no node matches -l; `kubectl get nodes --show-labels` shows the labels that nodes have")]
     NoNodes,
     /// Nothing was written: a node is in a maintenance that is not to be ended here.
     #[error("{0}")]

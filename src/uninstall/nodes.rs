@@ -44,7 +44,7 @@ pub(crate) enum CleanError {
     /// headgate may still need what is on the Nodes.
     #[error(
         "{0}. Nothing was changed: what headgate wrote on Nodes is its record of them. Repeat this once maintenances are over and headgate is \
-         deleted; where it is deleted already, take headgate's finalizer off what is left first"
+         deleted; where it is deleted already, take the finalizers of headgate.dev off what is left first"
     )]
     InUse(String),
     /// The Nodes cannot be listed.

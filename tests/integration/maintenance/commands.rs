@@ -217,7 +217,7 @@ fn creates_nothing(headgate: &CommandLine, plan: &str) {
         (vec!["drain", "node-1", "-w"], 2, "unexpected argument '-w'"),
         (vec!["undrain"], 2, "required"),
         (vec!["undrain", "nowhere"], 1, "there is no Node \"nowhere\""),
-        (vec!["undrain", "-l", "pool=none"], 1, "no node has these labels"),
+        (vec!["undrain", "-l", "pool=none"], 1, "no node matches -l"),
     ] {
         let (found, error) = headgate.fails(&arguments);
         assert_eq!(found, Some(code), "{arguments:?}: {error}");

@@ -324,7 +324,7 @@ async fn without_the_component_the_blocker_names_it_and_reads_are_rare() {
             "PodDisruptionBudget db-0 allows 0 disruptions; StatefulSet db ends a pod before it starts the next one: add a replica, \
              or let the budget allow a disruption",
             "PodDisruptionBudget web allows 0 disruptions; to have its Deployment start a replacement first, headgate needs the \
-             rights of the component rollout",
+             rights that the chart value maintenance.rollout gives it",
         ]
     );
     assert!(

@@ -60,7 +60,7 @@ pub enum LedgerError {
     UnknownVersion(String),
     /// The ledger does not fit into a `ConfigMap`, or its text would stand for more entries than are read.
     #[error(
-        "the ledger has {bytes} bytes and {entries} entries; at most {MAX_LEDGER_BYTES} and {MAX_ENTRIES} are stored"
+        "the ledger has {bytes} bytes and {entries} entries; at most {MAX_LEDGER_BYTES} and {MAX_ENTRIES} are stored: give nodes back first"
     )]
     TooLarge {
         /// The length of its text.
