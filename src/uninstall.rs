@@ -293,10 +293,10 @@ async fn missing(request: &UninstallRequest) -> Option<String> {
     {
         return Some(ending);
     }
-    match standing(read_ledger(request.client.clone()).await) {
+    match remaining(read_ledger(request.client.clone()).await) {
         // One may have been created since the first look.
         None => left_by_maintenances(&request.client).await,
-        standing => standing,
+        remaining => remaining,
     }
 }
 
@@ -357,7 +357,7 @@ fn is_rolled_out(kind: WorkloadKind, object: &DynamicObject) -> bool {
 }
 
 /// The entries of a ledger, in words; `None` if there are none.
-fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
+fn remaining(ledger: Result<Ledger, LedgerError>) -> Option<String> {
     let ledger = match ledger {
         Ok(ledger) => ledger,
         Err(error) => return Some(format!("the ledger cannot be read: {error}")),
@@ -373,10 +373,10 @@ fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
 
 /// The entries of a ledger that may be `Down`, in words; `None` if there are none.
 fn down_entries(ledger: &Ledger) -> Option<String> {
-    let standing = ledger
+    let down = ledger
         .entries()
         .filter(|(_, _, entry)| entry.stage != LedgerStage::Restored);
-    let entries: Vec<String> = standing.map(|(pool, key, _)| format!("{key} of {pool}")).collect();
+    let entries: Vec<String> = down.map(|(pool, key, _)| format!("{key} of {pool}")).collect();
     if entries.is_empty() {
         return None;
     }
@@ -465,16 +465,16 @@ mod tests {
 
     #[test]
     fn every_entry_stands_and_only_intended_and_down_ones_are_down() {
-        assert_eq!(standing(Ok(Ledger::default())), None);
+        assert_eq!(remaining(Ok(Ledger::default())), None);
         let ledger = |stage: &str| -> Ledger {
             let stages = json!({format!("{stage} 2026-01-01T00:00:00Z"): [0]});
             serde_json::from_value(json!({"pools": ["/p"], "entries": [[stages, ["10.0.0.4"]]]})).unwrap()
         };
-        let text = standing(Ok(ledger("restored"))).unwrap();
+        let text = remaining(Ok(ledger("restored"))).unwrap();
         assert!(text.starts_with("1 entries were given back"), "{text}");
         assert_eq!(down_entries(&ledger("restored")), None);
         for stage in ["intended", "down"] {
-            let text = standing(Ok(ledger(stage))).unwrap();
+            let text = remaining(Ok(ledger(stage))).unwrap();
             assert_eq!(text, "1 entries are Down by headgate: 10.0.0.4 of /p");
         }
     }

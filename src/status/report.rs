@@ -155,7 +155,7 @@ pub(crate) struct NodeRow {
     /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_load_balancers: Option<MarkerRow>,
-    /// When the first of the signals counted, if the leader said so.
+    /// When the first of the signals counted, if the leader knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signalled_since: Option<Timestamp>,
     /// The condition `headgate.dev/ConnectionsDrained`, if the Node has it and the leader reads it.

@@ -297,7 +297,7 @@ fn effective_policy(policy: Policy, target: &ClusterTarget) -> Policy {
     }
 }
 
-/// Has the client obey what ARM told the leader before, and names its requests in the metrics.
+/// Has the client obey the waits that ARM asked the leader for before, and names its requests in the metrics.
 fn prepare_arm(mut target: ClusterTarget, term: &Term) -> ClusterTarget {
     target
         .arm
