@@ -157,8 +157,11 @@ impl SignalPeriods {
                 Some(PeriodChange::Ended)
             }
             (false, ended_at) => {
-                let restored_at = period.restores_at().filter(|at| *at <= now.mono);
-                period.restored_at = restored_at.or(period.restored_at);
+                // Where the end counted, another period begins; what was read since the first says nothing of it.
+                if let Some(restored_at) = period.restores_at().filter(|at| *at <= now.mono) {
+                    period.restored_at = Some(restored_at);
+                    period.since = now;
+                }
                 period.signals = signals;
                 period.ended_at = None;
                 ended_at.map(|_| {
@@ -308,11 +311,22 @@ mod tests {
     fn ends_of_a_signal_that_flaps_count_every_30_s_at_most() {
         let mut node = Observer::new();
         node.observe(0, &[("a", 0)]);
-        for (ends, counts, begins) in [(10, 11, 20), (21, 41, 30), (31, 41, 41), (42, 71, 150), (200, 201, 210)] {
+        for (ends, counts, begins, since) in [
+            (10, 11, 20, 20),
+            (21, 41, 30, 20),
+            (31, 41, 41, 41),
+            (42, 71, 150, 150),
+            (200, 201, 210, 210),
+        ] {
             assert_eq!(node.observe(ends, &[]), Some(PeriodChange::Ended));
             assert_eq!(node.restores_at(), Some(counts), "{ends}");
             assert_eq!(node.observe(begins, &[("a", 0)]), Some(PeriodChange::Started));
-            assert_eq!(node.periods.period().unwrap().generation, begins);
+            let period = node.periods.period().unwrap();
+            assert_eq!(
+                (period.generation, node.second(period.since.mono)),
+                (begins, since),
+                "{ends}"
+            );
         }
     }
 
