@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::names::HOLD_ANNOTATION;
+use super::names::{DRAINING_TAINT, HOLD_ANNOTATION};
 use super::reader::{MAX_ANNOTATION_BYTES, Node};
 use super::signal::Signal;
 use crate::clock::{Moment, Observed, age_by_wall_clock};
@@ -106,8 +106,13 @@ impl NodeHold {
     }
 
     fn covers(&self, signal: &str) -> bool {
-        let may_cover = |signal: Signal| signal.is_revocable() || !signal.announces_end();
-        signal.parse().is_ok_and(may_cover) && self.signals.contains(signal)
+        let covers = |parsed: Signal| {
+            // The leader sees a notice by its taint only.
+            let is_notice = matches!(parsed, Signal::Azure(_));
+            let shown = if is_notice { DRAINING_TAINT } else { signal };
+            (parsed.is_revocable() || !parsed.announces_end()) && self.signals.contains(shown)
+        };
+        signal.parse().is_ok_and(covers)
     }
 }
 
@@ -294,6 +299,22 @@ mod tests {
         let healthy = report.with_node(node(&[], Some(&hold)), now);
         for name in names {
             assert!(!healthy.is_held(&[name], now.mono), "{name}");
+        }
+    }
+
+    #[test]
+    fn hold_for_the_taint_of_a_notice_covers_a_notice_that_is_not_final() {
+        let now = Clock::System.now();
+        for (taint, notice, is_covered) in [
+            (DRAINING_TAINT, "reboot", true),
+            (DRAINING_TAINT, "redeploy", true),
+            (DRAINING_TAINT, "preempt", false),
+            (DRAINING_TAINT, "terminate", false),
+            (DRAIN, "reboot", false),
+        ] {
+            let hold = hold(now.wall, &[taint]);
+            let report = NodeReport::initial(None, &keys(), now).with_node(node(&[taint], Some(&hold)), now);
+            assert_eq!(report.is_held(&[notice], now.mono), is_covered, "{taint} {notice}");
         }
     }
 
