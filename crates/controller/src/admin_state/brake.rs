@@ -70,7 +70,7 @@ pub(super) fn hold_waiting(
 /// Whether a signal, of whatever list, or anything else on the Node announces the end of the machine.
 fn announces_end(node: &ClusterNode) -> bool {
     let mut signals = node.signals.keys().chain(&node.health_signals);
-    node.ends || node.eviction_at().is_some() || signals.any(Signal::announces_end)
+    node.ends || node.present_notice().is_some() || signals.any(Signal::announces_end)
 }
 
 /// Whether the `Down` counts as new. A time that is far ahead is another machine's clock. A new leader whose clock is ahead by

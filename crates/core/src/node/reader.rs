@@ -375,11 +375,6 @@ impl Node {
         Arc::new(node)
     }
 
-    /// When the recorded notice comes true at the earliest, whether or not it still counts.
-    pub fn eviction_at(&self) -> Option<Timestamp> {
-        self.notice?.not_before
-    }
-
     /// The notice that is recorded, if it counts: while its taint is there. Without the notice's value the taint is somebody else's, and
     /// says nothing of a notice that may long have ended.
     pub fn present_notice(&self) -> Option<RecordedNotice> {

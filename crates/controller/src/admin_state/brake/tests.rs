@@ -1,4 +1,4 @@
-use headgate_core::node::RecordedNotice;
+use headgate_core::node::{DRAINING_TAINT, RecordedNotice, Taint};
 use proptest::prelude::*;
 
 use super::super::fixtures::{Cluster, pool_id};
@@ -125,15 +125,21 @@ fn what_announces_the_end_of_the_machine_never_waits() {
         }
         cluster
     };
+    let notice = || {
+        Some(RecordedNotice {
+            is_tainted: true,
+            not_before: Some(Timestamp::UNIX_EPOCH),
+            ..RecordedNotice::default()
+        })
+    };
     let mut cluster = cordoned();
     for (index, node) in cluster.nodes.iter_mut().enumerate() {
         match index {
+            // A notice that has ended stays recorded.
+            0 => node.notice = notice(),
             1 => {
-                node.notice = Some(RecordedNotice {
-                    is_tainted: true,
-                    not_before: Some(Timestamp::UNIX_EPOCH),
-                    ..RecordedNotice::default()
-                });
+                node.notice = notice();
+                node.taints.push(Taint::new(DRAINING_TAINT, "NoSchedule"));
             }
             2 => node.ends = true,
             // A notice beside the matcher that finds it.
