@@ -22,6 +22,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::super::failed_probes::ServiceAnswers;
+use super::super::ip_family::PerFamily;
 use super::super::verdict::VerdictInputs;
 use super::drain::{DrainReads, OtherNodes, OwnState, ServiceRead, Signals};
 use super::index::ServiceTable;
@@ -304,7 +305,7 @@ impl OtherNodesReader {
         number: usize,
     ) -> Result<ServiceRead, String> {
         let mut started_at = Instant::now();
-        let serving = serving_nodes(&self.client, service).await?;
+        let serving = serving_nodes(&self.client, service, &self.own_name).await?;
         let mut others = OtherNodes::default();
         for name in candidates(serving, &self.own_name, known, number) {
             let read = self.node(&name).await?;
@@ -342,16 +343,25 @@ impl OtherNodesReader {
     }
 }
 
-/// The nodes with a ready endpoint of the Service.
-async fn serving_nodes(client: &Client, service: &NamespacedName) -> Result<BTreeSet<String>, String> {
+/// The nodes with a ready endpoint of the Service, in each IP family in which `own_name` has one.
+async fn serving_nodes(client: &Client, service: &NamespacedName, own_name: &str) -> Result<BTreeSet<String>, String> {
     let slices = Api::<Decoded<EndpointSliceObject>>::namespaced(client.clone(), service.namespace());
     let of_service = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name()));
     let listed = timeout(REQUEST_TIMEOUT, slices.list(&of_service)).await;
     let listed = listed.map_err(|_| no_answer())?.map_err(|error| error.to_string())?;
     // One that cannot be decoded shows no node, so this node is held back rather than let go; the watch reports it.
     let (slices, _) = split_list(listed);
-    let names = slices.iter().flat_map(kept_objects::serving_nodes);
-    Ok(names.map(ToOwned::to_owned).collect())
+    let mut families = PerFamily::<BTreeSet<String>>::default();
+    for (name, address) in slices.iter().flat_map(kept_objects::serving_nodes) {
+        families.get_mut_by_address(address).insert(name.to_owned());
+    }
+    let PerFamily { v4, v6 } = families;
+    Ok(match (v4.contains(own_name), v6.contains(own_name)) {
+        (true, true) => &v4 & &v6,
+        (true, false) => v4,
+        (false, true) => v6,
+        (false, false) => &v4 | &v6,
+    })
 }
 
 /// The Node of this name; `None` for one that does not exist or cannot be decoded.
@@ -451,9 +461,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_node_takes_the_place_of_another_that_serves_in_no_more_families() {
+        let of = |family: &str, address: &str, nodes: &[&str]| {
+            let endpoints: Vec<_> = nodes
+                .iter()
+                .map(|node| json!({"addresses": [address], "nodeName": node}))
+                .collect();
+            json!({"metadata": {"namespace": "default", "name": family}, "addressType": family, "endpoints": endpoints,
+                "ports": [{"name": "", "port": 80}]})
+        };
+        let slices = json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"}, "items": [
+            of("IPv4", "10.1.0.1", &["four", "both", "other"]),
+            of("IPv6", "fd00::1", &["six", "both", "other"]),
+        ]});
+        let body = slices.to_string().into_bytes();
+        let answer = move |_: Request<Body>| {
+            let response = Response::new(Body::from(body.clone()));
+            async move { Ok::<_, io::Error>(response) }
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        for (own, expected) in [
+            ("four", &["both", "four", "other"][..]),
+            ("six", &["both", "other", "six"]),
+            ("both", &["both", "other"]),
+            ("none", &["both", "four", "other", "six"]),
+        ] {
+            let names = serving_nodes(&client, &NamespacedName::new("default", "web"), own).await;
+            let names: Vec<_> = names.unwrap().into_iter().collect();
+            assert_eq!(names, expected, "{own}");
+        }
+    }
+
+    #[tokio::test]
     async fn one_odd_object_makes_no_other_unreadable() {
         let client = Client::new(tower::service_fn(answer), "default");
-        let names = serving_nodes(&client, &NamespacedName::new("default", "web"))
+        let names = serving_nodes(&client, &NamespacedName::new("default", "web"), "n1")
             .await
             .unwrap();
         assert_eq!(names, ["n2".to_owned(), "n4".to_owned()].into());
@@ -461,7 +503,7 @@ mod tests {
         let mut others = OtherNodes::default();
         others.add(&node, "n1", Clock::System.now());
         assert_eq!(others.without_signal.as_deref(), Some("n2"));
-        let failed = serving_nodes(&client, &NamespacedName::new("default", "down")).await;
+        let failed = serving_nodes(&client, &NamespacedName::new("default", "down"), "n1").await;
         assert!(failed.unwrap_err().contains("refused"));
     }
 

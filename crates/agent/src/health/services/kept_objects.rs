@@ -74,9 +74,9 @@ fn ready_endpoints(slice: &EndpointSliceObject) -> impl Iterator<Item = (Option<
         .filter(move |(_, address)| is_of_type(address))
 }
 
-/// The names of the nodes with a ready endpoint; one may come several times.
-pub(super) fn serving_nodes(slice: &EndpointSliceObject) -> impl Iterator<Item = &str> {
-    ready_endpoints(slice).filter_map(|(node, _)| node)
+/// The names of the nodes with a ready endpoint, and its address; one may come several times.
+pub(super) fn serving_nodes(slice: &EndpointSliceObject) -> impl Iterator<Item = (&str, IpAddr)> {
+    ready_endpoints(slice).filter_map(|(node, address)| Some((node?, address)))
 }
 
 impl LocalSlice {
