@@ -91,19 +91,24 @@ impl WatchedServices {
         }
     }
 
-    /// Adopts the next event; never ends.
+    /// Adopts events until one changes something; never ends.
     async fn next(&mut self) {
-        let Some(event) = self.stream.next().await else {
-            return std::future::pending().await;
-        };
-        // The stream has reported the error.
-        let Ok(event) = event else { return };
-        self.store.apply(event, |object| {
-            let name = NamespacedName::of(&object.metadata)?;
-            // An API server that cannot select them by type sends all.
-            let is_load_balancer = object.is_load_balancer();
-            Some((name, Service::read(object).filter(|_| is_load_balancer)))
-        });
+        loop {
+            let Some(event) = self.stream.next().await else {
+                return std::future::pending().await;
+            };
+            // The stream has reported the error.
+            let Ok(event) = event else { return };
+            let is_changed = self.store.apply(event, |object| {
+                let name = NamespacedName::of(&object.metadata)?;
+                // An API server that cannot select them by type sends all.
+                let is_load_balancer = object.is_load_balancer();
+                Some((name, Service::read(object).filter(|_| is_load_balancer)))
+            });
+            if is_changed {
+                return;
+            }
+        }
     }
 
     /// The order that follows; an error if the Services were never listed, and cannot be.
