@@ -13,7 +13,7 @@ use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_core::clock::pause_after;
 use headgate_core::publish_if_changed;
 use headgate_core::telemetry::warn_if;
-use headgate_kubernetes::leader::{ArmLock, Term};
+use headgate_kubernetes::leader::{ArmLock, Inability, InabilityReason, Term};
 use headgate_kubernetes::{EventSink, node_reference};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
@@ -165,7 +165,7 @@ impl Controller<'_> {
             self.listed_generation = signal_generation;
             self.reconcile_writers(tasks);
             let list_state = self.list_state();
-            self.report_list_state(list_state);
+            self.report_inability(list_state, &targets);
             self.ledger_ages.observe(&self.ledger.ledger(), Instant::now());
             if Instant::now() >= expire_at {
                 self.expire_ledger_entries();
@@ -283,8 +283,8 @@ impl Controller<'_> {
         ListState::new(&self.listings.borrow(), is_due, timeout, now)
     }
 
-    /// Reports to the election whether lists have failed for too long, and until when ARM throttles requests.
-    fn report_list_state(&mut self, state: ListState) {
+    /// Reports to the election whether lists have failed for too long, or Nodes are stale, and until when ARM throttles requests.
+    fn report_inability(&mut self, state: ListState, targets: &TargetStates) {
         let now = self.context.clock.now();
         let unable = state.inability(now.mono);
         if unable.is_some() != self.is_unable {
@@ -305,7 +305,11 @@ impl Controller<'_> {
                 tracing::info!("load balancers listed again; the term goes on");
             }
         }
-        self.term.report_inability(unable);
+        let without_nodes = targets.stale_since().map(|since| Inability {
+            reason: InabilityReason::Nodes,
+            since,
+        });
+        self.term.report_inability(unable.or(without_nodes));
         self.term.report_throttle(self.arm.throttled_until(&self.subscription));
     }
 
