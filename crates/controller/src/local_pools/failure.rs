@@ -28,6 +28,8 @@ pub(super) fn update_outcome(error: &ArmError, now: Instant) -> UpdateOutcome {
     }
     let failure = match error.class() {
         _ if error.is_about_missing_pool() => Failure::Missing,
+        // A permit comes back, in this term or in another's.
+        _ if matches!(error, ArmError::NotPermitted { .. }) => Failure::Retriable { not_before: None },
         ErrorClass::Terminal => Failure::Terminal,
         ErrorClass::Stale | ErrorClass::Retriable => {
             let is_throttled = error.status().is_some_and(|status| status.as_u16() == 429);
@@ -78,6 +80,8 @@ mod tests {
             (refused(409, "AnotherOperationInProgress", None), NEXT_TICK),
             (refused(503, "ServiceUnavailable", None), NEXT_TICK),
             (refused(408, "", None), NEXT_TICK),
+            // The permit went while the answer of the attempt before was waited for.
+            (ArmError::NotPermitted { may_have_applied: true }, NEXT_TICK),
             (refused(500, "", None), NEXT_TICK),
             (refused(401, "ExpiredAuthenticationToken", None), NEXT_TICK),
             (refused(410, "", None), NEXT_TICK),
