@@ -141,7 +141,15 @@ impl Members {
                         writing.is_written = true;
                     }
                 }
-                Err(error) => self.settle(&update_outcome(error, Instant::now())),
+                Err(error) => {
+                    let now = Instant::now();
+                    self.settle(&update_outcome(error, now));
+                    if error.is_throttled() {
+                        // So are the others.
+                        let not_before = error.retry_after(now).map(|wait| now + wait);
+                        self.settle_all_due(&UpdateOutcome::NotAttempted { not_before });
+                    }
+                }
             },
             // Members that are due and were not taken wait for their next tick.
             Outcome::AttemptFailed(_) => self.return_due(),

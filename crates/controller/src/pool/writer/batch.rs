@@ -316,7 +316,8 @@ impl PoolWriter {
                 return Err(AttemptError::Busy);
             }
             // The members are settled, so the next plan is without them: other pools and the admin states go on.
-            Err(error) if edit.is_members_only() || with_members && concerns_one_pool(&error) => {}
+            Err(error)
+                if edit.is_members_only() && !error.is_throttled() || with_members && concerns_one_pool(&error) => {}
             Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
                 batch.stale_writes += 1;
             }

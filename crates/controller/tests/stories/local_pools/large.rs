@@ -75,6 +75,26 @@ async fn tick_reads_a_large_load_balancer_twice_whatever_the_number_of_pools() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn throttled_write_ends_the_reads_for_other_pools() {
+    let cluster = cluster_with(&NAMES).await;
+    let before = requests(&cluster);
+    let throttled = json!({"answer": {"status": 429, "retryAfter": 300}});
+    cluster.fault("PUT", "/backendAddressPools/", Some(1), &throttled);
+    move_to(&cluster, &NAMES, &[2, 3]).await;
+    for _ in 0..5 {
+        cluster.tick().await;
+    }
+    let after = requests(&cluster);
+    let spent: Vec<_> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(spent, [1, 1, 1]);
+    for _ in 0..8 {
+        cluster.tick().await;
+    }
+    assert_members(&cluster, &NAMES, &[2, 3]).await;
+    assert_eq!((cluster.outcomes(), cluster.metric("retries_total")), ((4, 0), 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn signal_waits_for_one_update_of_a_large_load_balancer_only() {
     let cluster = cluster_with(&NAMES).await;
     move_to(&cluster, &NAMES, &[2, 3]).await;
