@@ -136,7 +136,10 @@ impl<'a> LastReads<'a> {
         for (id, listed) in &self.listing.load_balancers {
             let mut load_balancers = self.load_balancers.iter();
             let status = load_balancers.find(|one| one.id == *id).map(|one| &one.status);
-            if status.is_some_and(|status| !is_newer(self.listing, status)) {
+            // ARM may lag: its answer that a load balancer is missing does not disprove the list.
+            let shows_pools =
+                |status: &LoadBalancerStatus| status.view.as_deref().is_some_and(|view| !view.pools.is_empty());
+            if status.is_some_and(|status| !is_newer(self.listing, status) && shows_pools(status)) {
                 continue;
             }
             let planned = status.and_then(|status| status.view.as_deref());

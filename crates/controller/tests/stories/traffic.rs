@@ -186,6 +186,23 @@ async fn a_404_that_is_not_arms_proves_nothing() {
     scene.until("node-1", is_out).await;
 }
 
+/// ARM's replicas may lag: one answers that a load balancer is missing which the last list shows.
+#[tokio::test(start_paused = true)]
+async fn a_404_of_arms_does_not_prove_what_the_list_disproves() {
+    let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, ENFORCE).await;
+    sleep(5 * SECOND).await;
+    let missing = json!({"answer": {"status": 404, "body": {"error": {"code": "ResourceNotFound", "message": "m"}}}});
+    scene.cluster.fault("GET", "/loadBalancers/[^/]*$", None, &missing);
+    scene.cluster.taint(1, &[MAINTENANCE]);
+    for _ in 0..600 {
+        let read = scene.read("node-1");
+        assert!(!matches!(read, Some(NodeTraffic::Out { .. })), "{read:?}");
+        sleep(SECOND / 10).await;
+    }
+    scene.cluster.clear_faults();
+    scene.until("node-1", is_out).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn modes_that_set_nothing_down_say_so() {
     for (mode, expected) in [
