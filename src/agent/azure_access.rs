@@ -173,9 +173,7 @@ impl AzureAccess {
             validate_for_leader(&config, sources, &origin, &imds).map(|()| config)
         });
         let loaded = timeout(READ_TIMEOUT, load).await.map_err(|_| unread())?;
-        loaded
-            .map_err(|_| unread())?
-            .map_err(ArmConnectError::Config)
+        loaded.map_err(|_| unread())?.map_err(ArmConnectError::Config)
     }
 
     async fn read_secret(&self, name: &SecretName) -> Result<String, ArmConnectError> {

@@ -120,7 +120,10 @@ fn one_value_switches_each_feature_off() {
         (
             merged(delays_off, json!({"outOfLoadBalancers": {"enabled": false}})),
             "/outOfLoadBalancers",
-            vec!["ClusterRole headgate-out-of-load-balancers", "ClusterRoleBinding headgate-out-of-load-balancers"],
+            vec![
+                "ClusterRole headgate-out-of-load-balancers",
+                "ClusterRoleBinding headgate-out-of-load-balancers",
+            ],
         ),
         (
             json!({"delayTermination": {"clusterAutoscaler": false}}),
