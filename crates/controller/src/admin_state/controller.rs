@@ -171,7 +171,7 @@ impl Controller<'_> {
                 self.expire_ledger_entries();
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
-            if handover.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
+            if report_at.is_some_and(|report_at| Instant::now() >= report_at) {
                 let began = Instant::now();
                 let next_at = self.report(&targets, list_state);
                 pause_until = Instant::now() + pause_after(began.elapsed(), REPORT_PAUSE);
@@ -187,6 +187,7 @@ impl Controller<'_> {
                 };
                 let now = Instant::now();
                 if handover.is_over(progress, now) {
+                    self.report(&targets, list_state);
                     return Ok(());
                 }
                 handover_at = Some(handover.next_at(progress, now));
