@@ -21,6 +21,10 @@ pub(super) struct ReplacedVersions {
 impl ReplacedVersions {
     /// Adopts what became of a write of this version.
     pub(super) fn adopt(&mut self, pool: &PoolId, etag: Option<Etag>, outcome: &Result<(), ArmError>) {
+        self.replaced.retain(|_, (_, since)| since.elapsed() < MAX_READ_LAG);
+        if outcome.is_ok() {
+            self.refused.remove(pool);
+        }
         let Some(etag) = etag else { return };
         let is_replaced = match outcome {
             // A failed operation was accepted as well.
@@ -77,6 +81,8 @@ mod tests {
             assert!(!shows(&replaced, "b", Some(&first)));
             advance(MAX_READ_LAG).await;
             assert!(!shows(&replaced, "a", Some(&first)), "ARM has not replaced it");
+            replaced.adopt(&pool("a"), None, &Ok(()));
+            assert!(replaced.replaced.is_empty() && replaced.refused.is_empty());
         }
     }
 }
