@@ -21,6 +21,8 @@ use crate::api::{Evacuation, EvacuationStatus};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, classify};
 use crate::snapshot::PodFacts;
 
+/// The longest message in the status of an Evacuation, as its definition has it.
+const MAX_MESSAGE_BYTES: usize = 4000;
 /// Limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -116,7 +118,7 @@ impl Writer {
     ) -> Result<Evacuation, WriteError> {
         let (namespace, name) = (evacuation.namespace().unwrap_or_default(), evacuation.name_any());
         let mut changed = evacuation.clone();
-        changed.status = Some(status);
+        changed.status = Some(bounded(status));
         let api = self.evacuations(&namespace);
         let (params, changed) = (PostParams::default(), Decoded::Object(changed));
         let write = async { api.replace_status(&name, &params, &changed).await?.into_object() };
@@ -240,9 +242,50 @@ impl Writer {
     }
 }
 
+/// Cuts the messages of a status to their bound. An answer of the API server may be longer.
+fn bounded(mut status: EvacuationStatus) -> EvacuationStatus {
+    let of_conditions = status.conditions.iter_mut().map(|condition| &mut condition.message);
+    for message in of_conditions.chain([&mut status.message]) {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+    }
+    status
+}
+
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
     use super::*;
+
+    #[test]
+    fn messages_are_cut_to_their_bound() {
+        let condition = |message: &str| Condition {
+            type_: "EvictionFailed".to_owned(),
+            status: "True".to_owned(),
+            reason: "Forbidden".to_owned(),
+            message: message.to_owned(),
+            observed_generation: None,
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        };
+        let fits = "é".repeat(2000);
+        for (message, expected) in [
+            ("", ""),
+            (&fits, &fits),
+            (&format!("{fits}a"), &fits),
+            (&format!("a{fits}"), &format!("a{}", &fits[2..])),
+        ] {
+            let status = bounded(EvacuationStatus {
+                message: message.to_owned(),
+                conditions: vec![condition(message)],
+                ..EvacuationStatus::default()
+            });
+            assert_eq!(
+                (status.message.as_str(), status.conditions),
+                (expected, vec![condition(expected)])
+            );
+        }
+    }
 
     #[test]
     fn each_answer_has_a_meaning() {
