@@ -5,10 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use headgate_core::node::Node;
 use jiff::Timestamp;
-
-use crate::plan::action::{Action, Change, NodeChange};
 
 /// So many reverts within [`WINDOW`] are a race: one or two are an operator who did not know of the maintenance.
 const REVERTS: usize = 3;
@@ -20,19 +17,6 @@ const WINDOW: Duration = Duration::from_mins(10);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RevertedCordons {
     reverts: BTreeMap<String, VecDeque<Timestamp>>,
-}
-
-/// Whether an action repeats a cordon that another actor reverted: the Node has the annotation already.
-pub(crate) fn is_revert(action: &Action, node: &Node) -> bool {
-    let NodeChange {
-        unschedulable,
-        remembered,
-        ..
-    } = match action {
-        Action::UpdateNode { node: name, change } if *name == node.name => change,
-        _ => return false,
-    };
-    *unschedulable == Some(true) && *remembered != Some(Change::Remove) && node.was_unschedulable.is_some()
 }
 
 impl RevertedCordons {
@@ -99,44 +83,5 @@ mod tests {
         reverted.retain(|node| node == "two");
         assert_eq!(reverted.record("one", at(1)), None);
         assert_eq!(reverted.record("two", at(1)), Some(3));
-    }
-
-    #[test]
-    fn only_a_repeated_cordon_is_a_revert() {
-        let cordon = |remembered| Action::UpdateNode {
-            node: "one".to_owned(),
-            change: NodeChange {
-                unschedulable: Some(true),
-                remembered,
-                ..NodeChange::default()
-            },
-        };
-        let node = |name: &str, before| Node {
-            name: name.to_owned(),
-            was_unschedulable: before,
-            ..Node::default()
-        };
-        assert!(is_revert(&cordon(None), &node("one", Some(false))));
-        assert!(
-            is_revert(&cordon(Some(Change::Set(false))), &node("one", Some(true))),
-            "over another cordon, which is forgotten"
-        );
-        assert!(
-            !is_revert(&cordon(Some(Change::Set(false))), &node("one", None)),
-            "the first cordon"
-        );
-        assert!(
-            !is_revert(&cordon(Some(Change::Remove)), &node("one", Some(true))),
-            "the end over another cordon"
-        );
-        assert!(!is_revert(&cordon(None), &node("two", Some(false))));
-        let other = Action::UpdateNode {
-            node: "one".to_owned(),
-            change: NodeChange {
-                keep_from_scale_down: Some(true),
-                ..NodeChange::default()
-            },
-        };
-        assert!(!is_revert(&other, &node("one", Some(false))), "the cordon is there");
     }
 }

@@ -28,8 +28,6 @@ pub(super) struct IsolationEdit {
     pub(super) change: NodeChange,
     /// The UID in a taint that the change removes or replaces, of a maintenance that no longer exists.
     pub(super) orphan: Option<String>,
-    /// Whether the change repeats a cordon that another actor reverted.
-    pub(super) is_revert: bool,
     pub(super) reverted: Arc<Mutex<RevertedCordons>>,
     pub(super) events: MaintenanceEvents,
     pub(super) clock: Clock,
@@ -54,9 +52,10 @@ impl NodeEdit for IsolationEdit {
             );
             warn(TAINT_ORPHANED, note);
         }
+        // The Node had the annotation already: another actor reverted the cordon.
+        let is_revert = self.change.unschedulable == Some(true) && self.planned.was_unschedulable.is_some();
         let mut reverted = self.reverted.lock().unwrap_or_else(PoisonError::into_inner);
-        let reverts = self
-            .is_revert
+        let reverts = is_revert
             .then(|| reverted.record(name, self.clock.now().wall))
             .flatten();
         if let Some(reverts) = reverts {
@@ -233,7 +232,6 @@ mod tests {
             planned: Arc::new(read(&before)),
             change: change(true, Change::Set(false), &Change::Remove),
             orphan: None,
-            is_revert: false,
             reverted: Arc::default(),
             events,
             clock: Clock::System,

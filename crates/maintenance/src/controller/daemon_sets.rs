@@ -18,7 +18,7 @@ use super::grace_periods::GracePeriodCut;
 use super::writer::{WriteError, Writer};
 use crate::api::{Evacuation, EvacuationStatus, NodeMaintenance};
 use crate::drain_plan::DrainTargets;
-use crate::evacuation::daemon_set::{DaemonSetStep, NodeState, evacuate};
+use crate::evacuation::daemon_set::{NodeState, evacuate};
 use crate::evacuation::eviction::EvictionFailure;
 use crate::snapshot::PodFacts;
 
@@ -53,10 +53,7 @@ pub(super) fn deletion(
         reason: wanted.map_or("", |wanted| wanted.reason),
     };
     let grace_period = cut.map_or(pod.grace_period, GracePeriodCut::granted);
-    match evacuate(evacuation, pod, state, grace_period, whole_seconds(now)) {
-        DaemonSetStep::Leave => None,
-        DaemonSetStep::Delete(status) => Some(*status),
-    }
+    evacuate(evacuation, pod, state, grace_period, whole_seconds(now))
 }
 
 /// Writes the progress, then deletes the pod. Returns the time until it may be deleted again.

@@ -30,7 +30,7 @@ use crate::api::NodeMaintenanceStatus;
 use crate::plan::action::{Action, EvacuationChange};
 use crate::plan::isolation::orphaned_taint;
 use crate::plan::status_changes::is_urgent;
-use crate::reverted_cordons::{RevertedCordons, is_revert};
+use crate::reverted_cordons::RevertedCordons;
 use crate::snapshot::Snapshot;
 
 use maintenance_writes::unsigned;
@@ -232,7 +232,6 @@ impl Executor {
                         planned: Arc::clone(planned),
                         change: change.clone(),
                         orphan: orphan.map(ToOwned::to_owned),
-                        is_revert: is_revert(action, planned),
                         reverted: Arc::clone(&self.reverted),
                         events: self.writer.events.clone(),
                         clock: self.writer.clock.clone(),

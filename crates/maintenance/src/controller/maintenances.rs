@@ -108,7 +108,12 @@ impl MaintenanceController {
                 }
             }
             sleep(MIN_INTERVAL).await;
-            let (caches, load_balancers) = (&mut self.caches, &mut self.context.load_balancers);
+            let caches = &mut self.caches;
+            let reads = match &mut self.context.load_balancers {
+                LoadBalancerSource::Reads(reads) => Some(reads),
+                // Conditions of Nodes change with the cache of Nodes.
+                LoadBalancerSource::Probes => None,
+            };
             // A cache whose watch has ended stays as it is until all tasks are started again.
             tokio::select! {
                 Ok(()) = caches.maintenances.changed() => {}
@@ -117,8 +122,8 @@ impl MaintenanceController {
                 Ok(()) = caches.evacuations.changed() => {}
                 Ok(()) = caches.budgets.changed() => {}
                 Ok(()) = caches.pods.changed() => {}
-                Ok(()) = changed_machines(&mut caches.machines) => {}
-                Ok(()) = changed(load_balancers) => {}
+                Ok(()) = changed(caches.machines.as_mut()) => {}
+                Ok(()) = changed(reads) => {}
                 () = sleep_until(wake_at) => {}
             }
         }
@@ -246,21 +251,11 @@ fn all<V: Clone>(cache: &mut watch::Receiver<Objects<V>>) -> Option<Vec<V>> {
     Some(objects.as_ref()?.values().cloned().collect())
 }
 
-/// Waits until other Machines are being deleted, where they are watched.
-async fn changed_machines(
-    machines: &mut Option<watch::Receiver<Objects<DeletedMachine>>>,
-) -> Result<(), watch::error::RecvError> {
-    match machines {
-        Some(machines) => machines.changed().await,
+/// Waits for a change of what may not be watched.
+async fn changed<T>(watched: Option<&mut watch::Receiver<T>>) -> Result<(), watch::error::RecvError> {
+    match watched {
+        Some(watched) => watched.changed().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Waits until other reads are known. Conditions of Nodes change with the cache of Nodes.
-async fn changed(load_balancers: &mut LoadBalancerSource) -> Result<(), watch::error::RecvError> {
-    match load_balancers {
-        LoadBalancerSource::Reads(reads) => reads.changed().await,
-        LoadBalancerSource::Probes => std::future::pending().await,
     }
 }
 

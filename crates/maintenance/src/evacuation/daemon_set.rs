@@ -14,15 +14,6 @@ use crate::drain_plan::DrainTargets;
 use crate::evacuation::is_about;
 use crate::snapshot::PodFacts;
 
-/// What the evacuator does now.
-#[derive(Clone, Debug, PartialEq)]
-pub enum DaemonSetStep {
-    /// The evacuator neither writes the status nor deletes the pod.
-    Leave,
-    /// Write the status, then delete the pod with its UID as precondition.
-    Delete(Box<EvacuationStatus>),
-}
-
 /// What is known of the node of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeState<'a> {
@@ -36,14 +27,14 @@ pub struct NodeState<'a> {
     pub reason: &'a str,
 }
 
-/// What the evacuator does now for one Evacuation.
+/// The status to write before the pod is deleted with its UID as precondition; `None` where the evacuator does neither now.
 pub fn evacuate(
     evacuation: &Evacuation,
     pod: &PodFacts,
     state: NodeState<'_>,
     grace_period: SignedDuration,
     now: Timestamp,
-) -> DaemonSetStep {
+) -> Option<EvacuationStatus> {
     let status = evacuation.status.clone().unwrap_or_default();
     let is_our_turn = status
         .active_evacuator_class
@@ -55,7 +46,7 @@ pub fn evacuate(
     let is_kept_away = state.node.maintenance_taint.is_some();
     let is_terminating = pod.terminating_until.is_some();
     if !is_our_turn || !is_the_pod || !is_targeted || !is_kept_away || is_terminating {
-        return DaemonSetStep::Leave;
+        return None;
     }
     let because = match state.reason {
         "" => String::new(),
@@ -66,10 +57,10 @@ pub fn evacuate(
     let failure = has_failed.then(|| status.message.clone());
     let message =
         failure.unwrap_or_else(|| format!("{} is terminating the pod due to node maintenance{because}.", pod.name));
-    DaemonSetStep::Delete(Box::new(EvacuationStatus {
+    Some(EvacuationStatus {
         evacuation_progress_timestamp: Some(Time(now)),
         expected_evacuation_finish_time: now.checked_add(grace_period).ok().map(Time),
         message,
         ..status
-    }))
+    })
 }

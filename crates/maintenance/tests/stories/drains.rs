@@ -262,8 +262,10 @@ async fn another_actor_that_keeps_uncordoning_is_reported() {
     let mut world = World::new(&["one"]).await;
     let _leader = world.lead().await;
     world.maintain("m", "Cordon", &["one"], &json!({})).await;
-    for _ in 0..3 {
+    for reverts in 0..3 {
         world.until("cordoned", |world| world.isolation("one").0).await;
+        sleep(SECOND).await;
+        assert!(world.notes("one", "CordonReverted").await.is_empty(), "{reverts}");
         world
             .fake
             .change::<k8s_openapi::api::core::v1::Node>("", "one", |node| {
