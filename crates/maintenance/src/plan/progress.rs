@@ -3,7 +3,7 @@
 //! Each maintenance has a cursor, the index of one entry of its plan. A node has targets. The targets of a node follow the
 //! lowest cursor among its maintenances and never go back. A maintenance takes its next entry when
 //!
-//! 1. no node of its own has a pod left at the node's targets,
+//! 1. it has nodes, and none of them has a pod left at the node's targets,
 //! 2. none of its nodes is held below its cursor, and
 //! 3. both hold for every intersecting maintenance that is not further on.
 //!
@@ -123,6 +123,7 @@ impl Progress {
             .enumerate()
             .filter(|(other, _)| *other != index);
         own.cursor < own.plan.last()
+            && !own.nodes.is_empty()
             && is_done(own)
             && others
                 .filter(|(_, other)| other.position() <= own.position() && other.intersects(own))

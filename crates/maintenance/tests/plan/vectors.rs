@@ -270,6 +270,26 @@ fn a_selector_that_matches_no_node_drains_nothing() {
     world.settle();
     assert_eq!(world.condition("m", "Drained"), no_nodes);
     assert_eq!(world.condition("m", "LoadBalancerOut"), no_nodes);
+    let status = world.maintenance("m").status.as_ref().unwrap();
+    assert_eq!(status.drain_plan_index, Some(0));
+}
+
+/// As when a node gets the label that a maintenance selects.
+#[test]
+fn a_maintenance_that_had_no_node_begins_with_the_first_entry_where_another_one_drains_its_node() {
+    let mut world = World::default()
+        .nodes(&["one"])
+        .pods("one", 1, PodType::Default, 5)
+        .pods("one", 1, PodType::Default, 2_000_000_000)
+        .pods("one", 1, PodType::DaemonSet, 5);
+    world.maintain("m", Stage::Drain, &["absent"], &[]);
+    world.maintain("other", Stage::Drain, &["one"], &[]);
+    world.settle();
+    world.select("m", "one");
+    world.settle();
+    world.delete("other");
+    world.settle();
+    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
 }
 
 #[test]
