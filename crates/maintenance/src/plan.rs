@@ -28,8 +28,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use headgate_core::clock::whole_seconds;
 use headgate_core::node::Node;
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 
 use crate::api::Stage;
+use crate::api::names::NODE_LABEL;
 use crate::automatic;
 use crate::automatic::is_automatic_of;
 use crate::deadline::hurries_from;
@@ -75,7 +77,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     }
     let mut done = Vec::new();
     for maintenance in &view.maintenances {
-        let is_completing = is_completing(&view, maintenance, &nodes, &cancellations);
+        let is_completing = is_completing(maintenance, &nodes, &cancellations);
         let status = status::status(&view, maintenance, is_completing);
         plan.actions.extend(events::events(&view, maintenance, &status));
         let is_recorded = maintenance.object.status.as_ref() == Some(&status);
@@ -110,7 +112,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     plan
 }
 
-/// What has to change on each Node.
+/// What has to change on each Node. One with an empty list changes later.
 fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     let uids: BTreeSet<_> = view.maintenances.iter().map(Maintenance::uid).collect();
     let mut wanted: BTreeMap<&str, (Isolation<'_>, NodePhase<'_>)> = BTreeMap::new();
@@ -120,7 +122,7 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
                 // It is not why anything on the node is as it is.
                 Phase::Idle | Phase::DryRun | Phase::Starting => continue,
                 Phase::Complete => {
-                    wanted.entry(node).or_default().0.is_uncordoned |= uncordons(maintenance);
+                    wanted.entry(node).or_default().0.is_uncordoned |= maintenance.uncordons();
                     continue;
                 }
                 Phase::Cordon => false,
@@ -138,6 +140,9 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             }
         }
     }
+    let starting = view.maintenances.iter();
+    let starting = starting.filter(|one| starting::waited_for_until(one, view.now).is_some());
+    let kept: BTreeSet<_> = starting.flat_map(|one| &one.nodes).map(String::as_str).collect();
     let undecodable = &view.snapshot.undecodable_maintenances;
     let pauses_upgrades = view.snapshot.pauses_upgrades;
     let mut changes = BTreeMap::new();
@@ -148,6 +153,11 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
         // Nothing is undone that an undecodable maintenance may want.
         let is_isolated = known.as_ref().is_some_and(|(isolation, _)| isolation.is_cordoned);
         if !undecodable.is_empty() && !is_isolated && (known.is_none() || is_tainted_by_unknown) {
+            continue;
+        }
+        // A maintenance that is about to start takes it over: pods that came in between would have to leave again.
+        if kept.contains(name) && !is_isolated && node.was_unschedulable.is_some() {
+            changes.insert(*name, Vec::new());
             continue;
         }
         let (isolation, phase) = known.unwrap_or_default();
@@ -174,12 +184,6 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     changes
 }
 
-/// A maintenance that goes from `Idle` to `Complete` makes its nodes schedulable, once. One without a status never was `Idle`.
-fn uncordons(maintenance: &Maintenance<'_>) -> bool {
-    let was_seen = maintenance.object.status.is_some();
-    was_seen && !maintenance.is_deleted() && !maintenance.has_started(Stage::Cordon) && !maintenance.is_completed()
-}
-
 /// Evacuations that are to exist, and those of ours that are not, with the node of their pod where it is known.
 fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>, Action)>) {
     let pods: BTreeMap<&str, &PodFacts> = view.snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
@@ -199,7 +203,9 @@ fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>
         // An undecodable maintenance may want what no known one does.
         let is_known = pod.is_some() || view.snapshot.undecodable_maintenances.is_empty();
         if evacuations::is_ours(evacuation) && !is_wanted && is_known {
-            cancellations.push((pod.map(|pod| pod.node.as_str()), evacuations::cancel(evacuation)));
+            let label = || evacuation.labels().get(NODE_LABEL);
+            let node = pod.map(|pod| &pod.node).or_else(label);
+            cancellations.push((node.map(String::as_str), evacuations::cancel(evacuation)));
         }
     }
     (requests, cancellations)
@@ -227,7 +233,6 @@ fn released_machines<'a>(view: &'a View<'_>) -> impl Iterator<Item = Action> + '
 
 /// Whether anything is still to be undone for a maintenance in the `Complete` stage. Once nothing was, what changes on its nodes is not its own.
 fn is_completing(
-    view: &View<'_>,
     maintenance: &Maintenance<'_>,
     changes: &BTreeMap<&str, Vec<Action>>,
     cancellations: &[(Option<&str>, Action)],
@@ -240,7 +245,6 @@ fn is_completing(
     let nodes: BTreeSet<_> = status
         .map(|node| node.node_ref.name.as_str())
         .chain(maintenance.nodes.iter().map(String::as_str))
-        .filter(|node| view.nodes.contains_key(node))
         .collect();
     // One without a status has done nothing, unless the status could not be written before it was deleted.
     let has_begun = maintenance.object.status.is_some() || maintenance.is_deleted();

@@ -307,8 +307,7 @@ pub(crate) fn unprotected(is_restarted: bool) -> Decision {
 
 /// The decision where headgate may not read Deployments.
 pub fn forbidden(is_restarted: bool) -> Decision {
-    let message =
-        "to have its Deployment start a replacement first, headgate needs the rights that the chart value maintenance.rollout gives it";
+    let message = "to have its Deployment start a replacement first, headgate needs the rights that the chart value maintenance.rollout gives it";
     Decision::not_ours(RolloutReason::Forbidden, is_restarted, message)
 }
 

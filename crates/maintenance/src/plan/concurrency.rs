@@ -2,7 +2,8 @@
 //!
 //! Nothing is remembered. A node takes a place as long as a maintenance keeps it cordoned, or has begun with it. It keeps the place
 //! whatever the limit has become, so neither a smaller limit nor a new leader gives a node back. A node whose machine goes anyway,
-//! by a notice or by the deadline of a maintenance, never waits, and takes a place.
+//! by a notice or by the deadline of a maintenance, never waits, and takes a place. A maintenance that is starting takes no place from
+//! others, because it may never start; where a node is cordoned already, the place goes with the node.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +39,12 @@ pub fn maintenances<'a>(
     };
     let leaving = named(|node| node.eviction_deadline().is_some());
     let mut placed = named(|node| node.was_unschedulable.is_some());
-    for maintenance in maintenances.iter().filter(|one| takes_places(one)) {
-        if has_deadline(maintenance) {
+    let in_progress = maintenances
+        .iter()
+        .filter(|one| matches!(one.phase, Phase::Cordon | Phase::Drain));
+    for maintenance in in_progress {
+        // Nodes that are gone at a known time take their places before all others.
+        if maintenance.object.spec.deadline.is_some() {
             placed.extend(maintenance.nodes.iter().cloned());
         }
         placed.extend(
@@ -51,30 +56,25 @@ pub fn maintenances<'a>(
     for maintenance in &mut maintenances {
         match maintenance.phase {
             Phase::DryRun => admit(maintenance, &placed, |_, _| true),
-            _ if takes_places(maintenance) => {
-                let before = placed.clone();
-                admit(maintenance, &before, |node, is_placed| {
-                    let is_admitted = is_placed || leaving.contains(node) || placed.len() < limit;
+            Phase::Starting | Phase::Cordon | Phase::Drain => {
+                let has_deadline = maintenance.object.spec.deadline.is_some();
+                let mut taken = placed.clone();
+                admit(maintenance, &placed, |node, is_placed| {
+                    let never_waits = is_placed || has_deadline || leaving.contains(node);
+                    let is_admitted = never_waits || taken.len() < limit;
                     if is_admitted {
-                        placed.insert(node.to_owned());
+                        taken.insert(node.to_owned());
                     }
                     is_admitted
                 });
+                if maintenance.phase != Phase::Starting {
+                    placed = taken;
+                }
             }
-            _ => {}
+            Phase::Idle | Phase::Complete => {}
         }
     }
     maintenances
-}
-
-/// Whether its nodes are gone at a known time: they cannot wait for room, and take it from others.
-fn has_deadline(maintenance: &Maintenance<'_>) -> bool {
-    maintenance.object.spec.deadline.is_some()
-}
-
-/// Whether nodes of the maintenance are cordoned, or are about to be.
-fn takes_places(maintenance: &Maintenance<'_>) -> bool {
-    matches!(maintenance.phase, Phase::Starting | Phase::Cordon | Phase::Drain)
 }
 
 /// The nodes whose drain has begun, by the status.

@@ -21,6 +21,10 @@ pub const PROGRESSING: &str = "Progressing";
 /// The selector matches every node.
 pub(crate) const ALL_NODES_SELECTED: &str = "AllNodesSelected";
 
+/// The reason of [`PROGRESSING`] in the `Idle` stage.
+pub(super) const IDLE: &str = "Idle";
+/// The reason of [`PROGRESSING`] from `Idle` to `Complete`, until the nodes are schedulable.
+pub(super) const UNCORDON: &str = "Uncordon";
 /// The reason of [`PROGRESSING`] once a maintenance is over.
 pub(crate) const COMPLETED: &str = "Completed";
 

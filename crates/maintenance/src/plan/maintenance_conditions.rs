@@ -24,13 +24,14 @@ pub(super) fn conditions_of(
     let generation = maintenance.object.metadata.generation;
     let mut conditions = Conditions::new(&previous.conditions, generation, view.now);
     let (progressing, reason) = match maintenance.phase {
-        Phase::Idle => (false, "Idle"),
+        Phase::Idle => (false, conditions::IDLE),
         Phase::DryRun => (false, "DryRun"),
+        Phase::Complete if !is_completing => (false, conditions::COMPLETED),
+        Phase::Starting | Phase::Complete if maintenance.uncordons() => (true, conditions::UNCORDON),
         Phase::Starting => (true, "Starting"),
         Phase::Cordon => (true, "Cordon"),
         Phase::Drain => (true, "Drain"),
-        Phase::Complete if is_completing => (true, "Completing"),
-        Phase::Complete => (false, conditions::COMPLETED),
+        Phase::Complete => (true, "Completing"),
     };
     let message = held_back(view, maintenance).unwrap_or_default();
     conditions.set(conditions::PROGRESSING, progressing, reason, message);

@@ -102,6 +102,11 @@ impl<'a> Maintenance<'a> {
     pub(crate) fn is_completed(&self) -> bool {
         self.object.status.as_ref().is_some_and(is_completed)
     }
+
+    /// Whether it makes its nodes schedulable, once: it goes from `Idle` to `Complete`.
+    pub(super) fn uncordons(&self) -> bool {
+        !self.is_deleted() && uncordons(self.object)
+    }
 }
 
 fn has_started(status: &NodeMaintenanceStatus, stage: Stage) -> bool {
@@ -110,8 +115,18 @@ fn has_started(status: &NodeMaintenanceStatus, stage: Stage) -> bool {
 
 /// Whether a status says that everything is undone.
 pub(crate) fn is_completed(status: &NodeMaintenanceStatus) -> bool {
+    progressing_reason(status) == Some(conditions::COMPLETED)
+}
+
+/// Whether it is `Complete`, and the status says that it was `Idle` before.
+fn uncordons(object: &NodeMaintenance) -> bool {
+    let reason = object.status.as_ref().and_then(progressing_reason);
+    object.spec.stage == Stage::Complete && matches!(reason, Some(conditions::IDLE | conditions::UNCORDON))
+}
+
+fn progressing_reason(status: &NodeMaintenanceStatus) -> Option<&str> {
     let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
-    progressing.is_some_and(|condition| condition.reason == conditions::COMPLETED)
+    progressing.map(|condition| condition.reason.as_str())
 }
 
 fn has_finalizer(object: &NodeMaintenance) -> bool {
@@ -132,8 +147,8 @@ fn phase(object: &NodeMaintenance) -> Phase {
         _ if object.spec.dry_run => Phase::DryRun,
         // Without the finalizer there may be nothing to undo, and it cannot be added any more.
         _ if is_deleted => Phase::Complete,
-        // It is over, or no controller has seen it before: a copy without its status has done nothing.
-        Stage::Complete if object.status.as_ref().is_none_or(is_completed) => Phase::Complete,
+        // It has begun, is over, or has done nothing: a dry run, or a copy without its status, which no controller has seen before.
+        Stage::Complete if !uncordons(object) => Phase::Complete,
         // One that loses it midway keeps its nodes.
         _ if !has_finalizer(object) && !has_begun(object) => Phase::Starting,
         Stage::Cordon => Phase::Cordon,

@@ -1,5 +1,6 @@
-//! Maintenances that are about to drain their nodes. The finalizer comes first; where that write is late, a younger maintenance would drain
-//! the nodes that they share ahead of them, and what a node has reached stays. So the younger one waits for a while.
+//! Maintenances that are about to start. The finalizer comes first. Where that write is late, a younger maintenance would drain the nodes
+//! that they share ahead of them, and what a node has reached stays; and an older one that ends would give the nodes back for a moment. So
+//! both wait for a while.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +13,16 @@ use crate::api::Stage;
 use crate::deadline;
 use crate::snapshot::Snapshot;
 
-/// How long after its creation a maintenance delays younger ones. After that it delays none: its writes may fail again and again, or its
-/// stage may have become `Drain` late.
+/// How long after its creation a maintenance delays others. After that it delays none: its writes may fail again and again, or its stage may
+/// have changed late.
 const LIMIT: SignedDuration = SignedDuration::from_secs(30);
+
+/// Until when others wait for a maintenance, if it is about to start.
+pub(super) fn waited_for_until(one: &Maintenance<'_>, now: Timestamp) -> Option<Timestamp> {
+    let is_about_to_start = one.phase == Phase::Starting && one.object.spec.stage != Stage::Complete;
+    let created = one.age().0.filter(|_| is_about_to_start)?.0;
+    (now.duration_since(created).abs() < LIMIT).then_some(created + LIMIT)
+}
 
 /// The nodes that maintenances are about to drain.
 #[derive(Debug)]
@@ -41,19 +49,12 @@ impl<'a> Starting<'a> {
             oldest: BTreeMap::new(),
             until: None,
         };
-        let about_to_drain = maintenances
-            .iter()
-            .filter(|one| one.phase == Phase::Starting && one.object.spec.stage == Stage::Drain);
-        for one in about_to_drain {
-            let Some(created) = one
-                .age()
-                .0
-                .filter(|created| now.duration_since(created.0).abs() < LIMIT)
-            else {
-                continue;
-            };
-            starting.until = starting.until.into_iter().chain([created.0 + LIMIT]).min();
-            for node in one.nodes.iter().filter(|node| !has_deadline(node)) {
+        for one in maintenances {
+            let until = waited_for_until(one, now);
+            starting.until = starting.until.into_iter().chain(until).min();
+            let is_about_to_drain = until.is_some() && one.object.spec.stage == Stage::Drain;
+            let nodes = one.nodes.iter().filter(|node| is_about_to_drain && !has_deadline(node));
+            for node in nodes {
                 // Older ones come first.
                 starting.oldest.entry(node).or_insert(one.age());
             }

@@ -412,6 +412,7 @@ fn a_node_that_is_taken_waits_for_no_place_and_counts() {
     world.settle();
     assert!(world.node("one").unschedulable && world.node("two").unschedulable);
     world.delete("kernel");
+    world.settle();
     world.maintain("next", Stage::Drain, &["two"], &[]);
     world.settle();
     assert!(!world.node("two").unschedulable, "the place is taken");

@@ -3,12 +3,14 @@
 use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::api::{NodeMaintenance, PodType, Stage};
 use headgate_maintenance::drain_plan::DrainTargets;
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::gate::announce_eviction;
 use crate::properties::{begin, happen, happenings, pods};
-use crate::world::{World, entry};
+use crate::world::{World, adds_finalizer, entry};
 
 fn limited(nodes: &[&str], limit: IntOrPercent) -> World {
     let mut world = World::default().nodes(nodes);
@@ -79,6 +81,28 @@ fn only_held_back_nodes_are_no_missing_nodes() {
     assert_eq!(cordoned(&world), ["a"], "a percentage is one node at least");
     assert_eq!(reason(&world, "new", "Drained"), "HeldBack");
     assert_eq!(reason(&world, "new", "Accepted"), "Accepted");
+}
+
+/// Its finalizer may be refused for ever.
+#[test]
+fn a_maintenance_that_has_not_begun_takes_no_place_from_others() {
+    for (before, stage, has_deadline, then) in [
+        (Stage::Cordon, Stage::Cordon, false, ["b"].as_slice()),
+        (Stage::Drain, Stage::Drain, true, &["a", "b"]),
+        (Stage::Idle, Stage::Complete, false, &["b"]),
+    ] {
+        let mut world = limited(&["a", "b"], IntOrPercent::Int(1));
+        world.maintain("refused", before, &["a"], &[]);
+        let deadline = has_deadline.then(|| Time(world.now + SignedDuration::from_mins(10)));
+        world.change("refused", |one| one.spec.deadline = deadline);
+        world.settle_refusing(adds_finalizer("refused"));
+        world.change("refused", |one| one.spec.stage = stage);
+        world.maintain("other", Stage::Cordon, &["b"], &[]);
+        world.settle_refusing(adds_finalizer("refused"));
+        assert_eq!(cordoned(&world), ["b"], "{stage:?}");
+        world.settle();
+        assert_eq!(cordoned(&world), then, "{stage:?}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use headgate_maintenance::plan::action::{Action, EventReason};
 use headgate_maintenance::snapshot::BudgetFacts;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::world::World;
+use crate::world::{World, adds_finalizer};
 
 fn drained_half() -> World {
     let mut world = World::default()
@@ -229,6 +229,51 @@ fn from_idle_to_complete_makes_nodes_schedulable_once() {
     assert!(world.node("one").unschedulable);
 }
 
+/// While a webhook refuses the finalizer, nothing is changed and nothing is forgotten.
+#[test]
+fn from_idle_to_complete_waits_for_the_finalizer() {
+    let mut world = World::default().nodes(&["one"]);
+    world.node("one").unschedulable = true;
+    world.maintain("m", Stage::Idle, &["one"], &[]);
+    world.settle();
+    world.change("m", |one| one.spec.stage = Stage::Complete);
+    world.settle_refusing(adds_finalizer("m"));
+    assert!(world.node("one").unschedulable);
+    assert_eq!(world.condition("m", "Progressing"), Some(("True", "Uncordon")));
+    world.settle();
+    assert!(!world.node("one").unschedulable);
+    assert_eq!(world.condition("m", "Progressing"), Some(("False", "Completed")));
+}
+
+#[test]
+fn from_a_dry_run_or_a_refused_finalizer_to_complete_undoes_nothing() {
+    for (is_dry_run, then_dry_run) in [(true, false), (true, true), (false, false)] {
+        let mut world = World::default().nodes(&["one"]);
+        world.node("one").unschedulable = true;
+        world.maintain("m", Stage::Drain, &["one"], &[]);
+        world.change("m", |one| one.spec.dry_run = is_dry_run);
+        world.settle_refusing(adds_finalizer("m"));
+        world.change("m", |one| {
+            one.spec.stage = Stage::Complete;
+            one.spec.dry_run = then_dry_run;
+        });
+        world.settle();
+        world.change("m", |one| one.spec.dry_run = false);
+        // Another maintenance changes the node in the same turn.
+        world.maintain("other", Stage::Cordon, &["one"], &[]);
+        world.settle();
+        world.delete("other");
+        world.settle();
+        let what = format!("{is_dry_run}, {then_dry_run}");
+        assert!(world.node("one").unschedulable, "{what}");
+        assert_eq!(
+            world.condition("m", "Progressing"),
+            Some(("False", "Completed")),
+            "{what}"
+        );
+    }
+}
+
 #[test]
 fn a_maintenance_that_is_created_as_complete_or_restored_without_status_undoes_nothing() {
     let mut world = World::default().nodes(&["one"]);
@@ -385,6 +430,76 @@ fn a_node_stays_out_while_another_maintenance_is_in_progress() {
     assert_nothing_left(&mut world);
 }
 
+/// The scheduler would bind pods to it in between.
+#[test]
+fn a_node_whose_next_maintenance_is_about_to_begin_is_not_given_back() {
+    for stage in [Stage::Cordon, Stage::Drain] {
+        let mut world = drained_half();
+        world.delete("m");
+        world.maintain("next", stage, &["one"], &[]);
+        world.settle_with(|world| {
+            let node = &world.snapshot.nodes[0];
+            assert!(node.unschedulable && node.was_unschedulable == Some(false), "{stage:?}");
+            assert!(stage == Stage::Cordon || node.maintenance_taint.is_some());
+        });
+        assert_eq!(world.find("m"), None);
+        let taint = (stage == Stage::Drain).then(|| "uid-of-next".to_owned());
+        assert_eq!(world.node("one").maintenance_taint, taint);
+        world.delete("next");
+        world.settle();
+        assert_nothing_left(&mut world);
+    }
+}
+
+#[test]
+fn a_node_whose_next_maintenance_never_begins_is_given_back() {
+    for (stage, is_deleted) in [(Stage::Cordon, false), (Stage::Drain, false), (Stage::Drain, true)] {
+        let mut world = drained_half();
+        world.delete("m");
+        world.maintain("next", stage, &["one"], &[]);
+        world.settle_refusing(adds_finalizer("next"));
+        assert!(world.node("one").unschedulable);
+        assert_eq!(world.condition("m", "Progressing"), Some(("True", "Completing")));
+        if is_deleted {
+            world.delete("next");
+        } else {
+            world.now = world.plan().wake_at.unwrap();
+        }
+        world.settle_refusing(adds_finalizer("next"));
+        assert_nothing_left(&mut world);
+        assert_eq!(world.find("m"), None);
+    }
+}
+
+#[test]
+fn from_idle_to_complete_makes_a_node_schedulable_also_before_another_maintenance_begins() {
+    let mut world = World::default().nodes(&["one"]);
+    world.node("one").unschedulable = true;
+    world.maintain("m", Stage::Idle, &["one"], &[]);
+    world.settle();
+    world.change("m", |one| one.spec.stage = Stage::Complete);
+    world.maintain("next", Stage::Cordon, &["one"], &[]);
+    world.settle_refusing(adds_finalizer("next"));
+    assert!(!world.node("one").unschedulable);
+}
+
+#[test]
+fn an_evacuation_that_cannot_be_cancelled_keeps_its_own_maintenance_only() {
+    let mut world = drained_half().nodes(&["two"]);
+    world.maintain("other", Stage::Drain, &["two"], &[]);
+    world.settle();
+    for name in ["m", "other"] {
+        world.delete(name);
+    }
+    // Pods are read of nodes only on which a maintenance is in progress.
+    world.snapshot.pods.clear();
+    world.settle_refusing(|action| matches!(action, Action::ChangeEvacuation { .. }));
+    assert_eq!(world.find("other"), None);
+    assert_eq!(world.condition("m", "Progressing"), Some(("True", "Completing")));
+    world.settle();
+    assert_eq!(world.find("m"), None);
+}
+
 #[test]
 fn a_cancelled_evacuation_with_a_foreign_finalizer_or_forbid_is_not_deleted() {
     let mut world = drained_half();
@@ -497,13 +612,7 @@ fn a_dry_run_writes_its_status_only() {
 #[test]
 fn a_node_that_is_no_longer_selected_is_given_back() {
     let mut world = drained_half();
-    world.change("m", |one| {
-        one.spec.node_selector.node_selector_terms[0]
-            .match_fields
-            .as_mut()
-            .unwrap()[0]
-            .values = Some(vec!["two".to_owned()]);
-    });
+    world.select("m", "two");
     world.settle();
     assert_nothing_left(&mut world);
 }

@@ -43,6 +43,11 @@ pub(super) fn entry(pod_type: PodType, priority: i32) -> DrainPlanEntry {
     DrainPlanEntry::new(pod_type, priority, None)
 }
 
+/// Whether an action adds the finalizer to this maintenance.
+pub(super) fn adds_finalizer(to: &str) -> impl Fn(&Action) -> bool {
+    move |action| matches!(action, Action::AddFinalizer { maintenance } if maintenance == to)
+}
+
 /// Lets so many seconds pass, and settles.
 pub(super) fn pass(world: &mut World, seconds: i64) {
     world.now += SignedDuration::from_secs(seconds);
@@ -119,6 +124,14 @@ impl World {
         );
     }
 
+    /// Makes the node of this name the only one that a maintenance selects.
+    pub(super) fn select(&mut self, name: &str, node: &str) {
+        self.change(name, |one| {
+            let terms = &mut one.spec.node_selector.node_selector_terms;
+            terms[0].match_fields.as_mut().unwrap()[0].values = Some(vec![node.to_owned()]);
+        });
+    }
+
     pub(super) fn delete(&mut self, name: &str) {
         let now = self.now;
         self.change(name, |one| one.metadata.deletion_timestamp = Some(Time(now)));
@@ -156,12 +169,22 @@ impl World {
 
     /// The same, and looks at the world after each action.
     pub(super) fn settle_with(&mut self, look: impl Fn(&Self)) {
+        self.carry_out(|_| false, look);
+    }
+
+    /// The same, while the API server refuses some writes.
+    pub(super) fn settle_refusing(&mut self, is_refused: impl Fn(&Action) -> bool) {
+        self.carry_out(is_refused, |_| {});
+    }
+
+    fn carry_out(&mut self, is_refused: impl Fn(&Action) -> bool, look: impl Fn(&Self)) {
         for _ in 0..MOST_ROUNDS {
-            let plan = self.plan();
-            if plan.actions.is_empty() {
+            let mut actions = self.plan().actions;
+            actions.retain(|action| !is_refused(action));
+            if actions.is_empty() {
                 return;
             }
-            for action in plan.actions {
+            for action in actions {
                 self.apply(action);
                 look(self);
             }
