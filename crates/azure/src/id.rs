@@ -254,6 +254,11 @@ impl PoolId {
         &self.name.0
     }
 
+    /// The name for people: `LOAD_BALANCER/POOL`.
+    pub fn short_name(&self) -> String {
+        format!("{}/{}", self.load_balancer.name(), self.name())
+    }
+
     /// The URL path, with encoded names.
     pub(super) fn path(&self) -> String {
         format!(

@@ -131,7 +131,7 @@ pub(super) fn entries_to_hold_back(
     }
     // An interface whose lookup failed, or is not done yet, may belong to a Node that serves: nothing is lifted because of it.
     let is_complete = interfaces.knows_pool(pool);
-    let name = hold_name(&pool.id);
+    let name = pool.id.short_name();
     let may_be_held = |entry: &&ClaimedEntry<'_>| {
         is_candidate(entry) && entry.may_be_in_service(is_complete) && may_be_alive(entry.owner.node, targets, now)
     };
@@ -157,11 +157,6 @@ pub(super) fn entries_to_hold_back(
         .collect();
     candidates.sort_unstable();
     candidates.into_iter().take(needed).map(|(.., index)| index).collect()
-}
-
-/// The name of a pool in holds and events: `LOAD_BALANCER/POOL`.
-pub(super) fn hold_name(pool: &PoolId) -> String {
-    format!("{}/{}", pool.load_balancer().name(), pool.name())
 }
 
 impl ClaimedEntry<'_> {

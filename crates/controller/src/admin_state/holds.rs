@@ -14,7 +14,7 @@ use headgate_core::telemetry::first_names;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::guard::{GuardSettings, hold_name, may_be_alive};
+use super::guard::{GuardSettings, may_be_alive};
 use super::last_reads::LastReads;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
@@ -132,7 +132,7 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
         hold.reason = HeldFor::union(entries.clone()).reason();
         hold.reason.truncate(hold.reason.floor_char_boundary(MAX_REASON_BYTES));
         for entry in entries {
-            let name = hold_name(&entry.pool);
+            let name = entry.pool.short_name();
             // What a rule needs does not turn the agent's answer: rules that probe it have other Nodes.
             let is_for_agents = entry.held_for.minimum || entry.held_for.brake;
             hold.probes_headgate |= is_for_agents && probing.contains(&entry.pool);

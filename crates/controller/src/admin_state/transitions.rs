@@ -343,25 +343,20 @@ impl TransitionTracker {
                 note: truncate(format!(
                     "All {} addresses of pool {} are Down or about to be: none of them gets new connections.",
                     counts.entries,
-                    short_name(&counts.pool)
+                    counts.pool.short_name()
                 )),
             });
         }
     }
 }
 
-/// The name of a pool in events: `LOAD_BALANCER/POOL`.
-pub(super) fn short_name(pool: &PoolId) -> String {
-    format!("{}/{}", pool.load_balancer().name(), pool.name())
-}
-
 /// The names of the entries' pools, at most [`MAX_POOLS_NAMED`].
 pub(super) fn pool_names(entries: &[&EntryStatus]) -> String {
-    let pools: BTreeSet<_> = entries.iter().map(|entry| short_name(&entry.pool)).collect();
+    let pools: BTreeSet<_> = entries.iter().map(|entry| entry.pool.short_name()).collect();
     first_names(pools, MAX_POOLS_NAMED)
 }
 
-fn statuses<'a>(entries: &[&OwnEntry<'a>]) -> Vec<&'a EntryStatus> {
+pub(super) fn statuses<'a>(entries: &[&OwnEntry<'a>]) -> Vec<&'a EntryStatus> {
     entries.iter().map(|own| own.entry).collect()
 }
 

@@ -15,7 +15,7 @@ use super::super::last_reads::{LastReads, OwnEntry};
 use super::super::plan::{EntryStatus, ProbeCoverage};
 use super::super::target_states::{ADMIN_STATE_DOWN, has_unsettled_marker};
 use super::super::traffic::MAX_LIST_AGE;
-use super::super::transitions::short_name;
+use super::super::transitions::{pool_names, statuses};
 use crate::pool::{ClusterNode, Listing};
 
 /// After the start of a term: until then a condition that a leader before confirmed stays, unless a read disproves it.
@@ -126,7 +126,7 @@ fn awaited_until(
 }
 
 fn not_down_message(node: &ClusterNode, in_service: &[&EntryStatus]) -> String {
-    let pools = pool_names(in_service.iter().copied());
+    let pools = pool_names(in_service);
     let mut message = format!("Not Down in {pools}.");
     if let Some(entry) = in_service.iter().find(|entry| entry.is_held_back) {
         message = format!("{message} The guard holds the node back: {}.", entry.held_for.reason());
@@ -141,7 +141,7 @@ fn not_down_message(node: &ClusterNode, in_service: &[&EntryStatus]) -> String {
 }
 
 fn down_message(listing: &Listing, own: &[&OwnEntry<'_>]) -> String {
-    let mut message = match pool_names(own.iter().map(|own| own.entry)) {
+    let mut message = match pool_names(&statuses(own)) {
         pools if pools.is_empty() => "Every managed load balancer was read without an entry of this node.".to_owned(),
         pools => format!("Read back as Down in {pools}; in no other managed pool."),
     };
@@ -160,12 +160,6 @@ fn down_message(listing: &Listing, own: &[&OwnEntry<'_>]) -> String {
         message = format!("{message} These rules have no health probe and ignore Down: {rules}.");
     }
     message
-}
-
-/// The names of the entries' pools.
-fn pool_names<'a>(entries: impl Iterator<Item = &'a EntryStatus>) -> String {
-    let pools: BTreeSet<_> = entries.map(|entry| short_name(&entry.pool)).collect();
-    first_names(pools, MAX_NAMES)
 }
 
 #[cfg(test)]
