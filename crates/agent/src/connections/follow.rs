@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::future::OptionFuture;
 use headgate_core::clock::Clock;
 use headgate_core::node::{CONNECTIONS_CONDITION, MarkerFact, Node, NodeObjectState, NodeReport, Source};
 use headgate_core::publish_if_changed;
@@ -192,7 +193,7 @@ impl ConnectionsTask {
                 changed = self.inputs.node.changed() => changed.is_ok(),
                 changed = self.inputs.notices.changed() => changed.is_ok(),
                 changed = counted.changed() => changed.is_ok(),
-                () = next_of(services.as_mut()), if services.is_some() => true,
+                Some(()) = OptionFuture::from(services.as_mut().map(WatchedServices::next)) => true,
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => true,
             };
             if !is_running {
@@ -267,14 +268,6 @@ pub async fn end_condition(name: String, mut reports: watch::Receiver<NodeReport
             },
             () = sleep_until(ends_at.unwrap_or_else(Instant::now)), if ends_at.is_some() && !is_due => {}
         }
-    }
-}
-
-/// A future that is pending without Services.
-async fn next_of(services: Option<&mut WatchedServices>) {
-    match services {
-        Some(services) => services.next().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -37,7 +37,7 @@ impl AnswerCounters {
         counter.inc();
     }
 
-    fn counts(&self) -> AnswerCounts {
+    pub(super) fn counts(&self) -> AnswerCounts {
         AnswerCounts {
             ok: self.ok.get(),
             unavailable: self.unavailable.get(),
@@ -53,11 +53,6 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The answers of `/healthz` since the start of the process.
-    pub(super) fn healthz_counts(&self) -> AnswerCounts {
-        self.healthz.counts()
-    }
-
     /// Registers the counters, and gauges that are computed from the inputs at each scrape.
     pub fn register<'a>(
         registry: impl Into<MetricTable<'a>>,

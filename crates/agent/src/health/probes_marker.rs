@@ -76,7 +76,7 @@ impl ProbesMarker {
         let report = self.inputs.node.borrow_and_update().clone();
         let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
         let mut local_services = self.local_services();
-        let healthz = self.metrics.healthz_counts();
+        let healthz = self.metrics.healthz.counts();
         let has_signal = !report.signals().is_empty() || has_notice;
         if !has_signal {
             *probes = None;
