@@ -379,6 +379,15 @@ mod tests {
         (condition.status.as_str(), condition.reason)
     }
 
+    #[test]
+    fn only_an_answer_of_200_is_a_passed_probe() {
+        let (answers, web) = (ServiceAnswers::default(), NamespacedName::new("shop", "web"));
+        for (is_ok, expected) in [(false, false), (true, true), (false, true)] {
+            answers.count(&web, is_ok, Instant::now());
+            assert_eq!(answers.has_ok(), expected);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn out_after_the_number_of_failed_probes_in_a_row() {
         let mut probes = FailedProbes::new(TWO, counts(7, 5), &LocalServices::NotServed, false);
