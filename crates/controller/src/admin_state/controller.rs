@@ -13,7 +13,7 @@ use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_core::clock::pause_after;
 use headgate_core::publish_if_changed;
 use headgate_core::telemetry::warn_if;
-use headgate_kubernetes::leader::{ArmLock, Inability, InabilityReason, Term};
+use headgate_kubernetes::leader::{ArmLock, Term};
 use headgate_kubernetes::{EventSink, node_reference};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
@@ -165,7 +165,7 @@ impl Controller<'_> {
             self.listed_generation = signal_generation;
             self.reconcile_writers(tasks);
             let list_state = self.list_state();
-            self.report_inability(list_state, &targets);
+            self.report_list_state(list_state);
             self.ledger_ages.observe(&self.ledger.ledger(), Instant::now());
             if Instant::now() >= expire_at {
                 self.expire_ledger_entries();
@@ -284,8 +284,8 @@ impl Controller<'_> {
         ListState::new(&self.listings.borrow(), is_due, timeout, now)
     }
 
-    /// Reports to the election whether lists have failed for too long, or Nodes are stale, and until when ARM throttles requests.
-    fn report_inability(&mut self, state: ListState, targets: &TargetStates) {
+    /// Reports to the election whether lists have failed for too long, and until when ARM throttles requests.
+    fn report_list_state(&mut self, state: ListState) {
         let now = self.context.clock.now();
         let unable = state.inability(now.mono);
         if unable.is_some() != self.is_unable {
@@ -306,11 +306,7 @@ impl Controller<'_> {
                 tracing::info!("load balancers listed again; the term goes on");
             }
         }
-        let without_nodes = targets.stale_since().map(|since| Inability {
-            reason: InabilityReason::Nodes,
-            since,
-        });
-        self.term.report_inability(unable.or(without_nodes));
+        self.term.report_inability(unable);
         self.term.report_throttle(self.arm.throttled_until(&self.subscription));
     }
 

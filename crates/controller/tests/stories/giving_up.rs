@@ -11,7 +11,7 @@ use bytes::Bytes;
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, Policy};
 use headgate_kubernetes::leader::{GAVE_UP_ANNOTATION, SUCCESSOR_ANNOTATION, THROTTLE_ANNOTATION, UNABLE_ANNOTATION};
-use headgate_test_kubernetes::{FakeApi, Fault};
+use headgate_test_kubernetes::FakeApi;
 use hyper::Response;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
@@ -174,30 +174,6 @@ async fn leader_without_a_token_is_replaced_by_one_that_gets_one() {
     assert!(took >= 115 * SECOND && took < 2 * MINUTE + 20 * SECOND, "{took:?}");
     sleep(20 * SECOND).await;
     assert!(pair.world.down("kubernetes", "kubernetes").contains("node-2"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn leader_that_gets_no_nodes_is_replaced_by_one_that_does() {
-    let mut pair = Pair::new(ENFORCE).await;
-    let (client, faults) = pair.fake.client();
-    let leader = Leader::start(&pair.world, client, "a", pair.policy).await;
-    pair.leaders.insert("a", leader);
-    pair.until_led_by("a", MINUTE).await;
-    pair.start("b").await;
-    sleep(10 * SECOND).await;
-    faults.set_for(Fault::Status(403), |request| request.path == "/api/v1/nodes");
-    faults.cut_watches();
-    pair.taint(2, &[DRAINING]);
-    let took = pair.until_led_by("b", 7 * MINUTE).await;
-    assert!(took >= 4 * MINUTE, "{took:?}");
-    sleep(20 * SECOND).await;
-    assert!(pair.world.down("kubernetes", "kubernetes").contains("node-2"));
-    let annotations = pair.annotations();
-    assert!(
-        annotations[GAVE_UP_ANNOTATION].contains("\"reason\":\"nodes\""),
-        "{annotations:?}"
-    );
-    pair.stays_with("b", 15 * MINUTE).await;
 }
 
 #[tokio::test(start_paused = true)]

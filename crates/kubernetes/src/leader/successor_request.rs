@@ -30,8 +30,6 @@ const LEASE_TIME_PRECISION: SignedDuration = SignedDuration::from_secs(1);
 pub enum InabilityReason {
     /// Lists of load balancers fail, or the tokens for them.
     Lists,
-    /// The API server has confirmed no Nodes for too long.
-    Nodes,
 }
 
 /// That a leader cannot do its work, as it reports itself.
