@@ -107,7 +107,8 @@ fn unused_causes(settings: &Settings) -> Option<Conflict> {
 
 /// No load balancer would lose a node under maintenance, which its drain waits for.
 fn endless_drain(settings: &Settings) -> Option<Conflict> {
-    let message = "\"maintenance\" is not allowed beside maintenance.enabled: each drain would wait without end; allowed: a list without it";
+    let message = "\"maintenance\" is not allowed beside maintenance.enabled: a drain with confirmation Required would wait without end; \
+                   allowed: a list without it";
     let is_endless = settings.maintenance.enabled && settings.signals.disabled.contains(&KnownSignal::Maintenance);
     let keys = &["signals.disabled", "maintenance.enabled"];
     is_endless.then(|| Conflict {

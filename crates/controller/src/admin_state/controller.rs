@@ -171,6 +171,8 @@ impl Controller<'_> {
                 self.expire_ledger_entries();
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
+            // In a handover the PUTs that are left have the thread to themselves.
+            report_at = report_at.filter(|_| handover.is_none());
             if report_at.is_some_and(|report_at| Instant::now() >= report_at) {
                 let began = Instant::now();
                 let next_at = self.report(&targets, list_state);

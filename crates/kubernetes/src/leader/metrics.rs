@@ -59,8 +59,8 @@ impl LeaderMetrics {
             failures: table.by_label(
                 "headgate_leader_failed_terms",
                 "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, aborted \
-                because it did not end in time, or gave_up because load balancers could not be listed, or Nodes not read, and another \
-                candidate volunteered",
+                because it did not end in time, or gave_up because load balancers could not be listed and another candidate \
+                volunteered",
                 "reason",
                 TermFailure::ALL.map(TermFailure::as_str),
             ),

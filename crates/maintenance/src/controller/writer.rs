@@ -21,8 +21,9 @@ use crate::api::{Evacuation, EvacuationStatus};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, classify};
 use crate::snapshot::PodFacts;
 
-/// The longest message in the status of an Evacuation, as its definition has it.
+/// The longest message in the status of an Evacuation, and in a condition of it, as its definition has them.
 const MAX_MESSAGE_BYTES: usize = 4000;
+const MAX_CONDITION_MESSAGE_BYTES: usize = 32_768;
 /// Limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -245,8 +246,9 @@ impl Writer {
 /// Cuts the messages of a status to their bound. An answer of the API server may be longer.
 fn bounded(mut status: EvacuationStatus) -> EvacuationStatus {
     let of_conditions = status.conditions.iter_mut().map(|condition| &mut condition.message);
-    for message in of_conditions.chain([&mut status.message]) {
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+    let of_conditions = of_conditions.map(|message| (message, MAX_CONDITION_MESSAGE_BYTES));
+    for (message, limit) in of_conditions.chain([(&mut status.message, MAX_MESSAGE_BYTES)]) {
+        message.truncate(message.floor_char_boundary(limit));
     }
     status
 }
@@ -268,22 +270,22 @@ mod tests {
             observed_generation: None,
             last_transition_time: Time(Timestamp::UNIX_EPOCH),
         };
-        let fits = "é".repeat(2000);
-        for (message, expected) in [
-            ("", ""),
-            (&fits, &fits),
-            (&format!("{fits}a"), &fits),
-            (&format!("a{fits}"), &format!("a{}", &fits[2..])),
-        ] {
-            let status = bounded(EvacuationStatus {
-                message: message.to_owned(),
-                conditions: vec![condition(message)],
-                ..EvacuationStatus::default()
-            });
-            assert_eq!(
-                (status.message.as_str(), status.conditions),
-                (expected, vec![condition(expected)])
-            );
+        for (cut, limit) in [(0, 4000), (1, 32_768)] {
+            let fits = "é".repeat(limit / 2);
+            for (message, expected) in [
+                ("", ""),
+                (&fits, &fits),
+                (&format!("{fits}a"), &fits),
+                (&format!("a{fits}"), &format!("a{}", &fits[2..])),
+            ] {
+                let status = bounded(EvacuationStatus {
+                    message: message.to_owned(),
+                    conditions: vec![condition(message)],
+                    ..EvacuationStatus::default()
+                });
+                let found = [status.message.as_str(), &status.conditions[0].message];
+                assert_eq!(found[cut], expected, "{limit}");
+            }
         }
     }
 

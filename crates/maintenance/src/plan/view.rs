@@ -185,8 +185,12 @@ fn resume(maintenances: &[Maintenance<'_>], starting: &Starting<'_>, now: Timest
             .status
             .as_ref()
             .and_then(|status| status.drain_plan_index);
-        // A node that joins begins at the first entry, and not with all entries that the others have passed.
-        let has_new_nodes = maintenance.nodes.iter().any(|node| !has_reached_any(node));
+        // A node that joins begins at the first entry, and not with all entries that the others have passed; also where another maintenance
+        // drains it, which may end first.
+        let own: BTreeSet<_> = recorded_targets(maintenance)
+            .filter_map(|(node, targets)| targets.position().map(|_| node))
+            .collect();
+        let has_new_nodes = maintenance.nodes.iter().any(|node| !own.contains(node.as_str()));
         let cursor = cursor.filter(|_| !has_new_nodes).unwrap_or(0);
         let cursor = usize::try_from(cursor).unwrap_or(0).min(maintenance.plan.last());
         let missed = recorded_targets(maintenance).filter_map(|(node, targets)| {

@@ -292,6 +292,37 @@ fn a_maintenance_that_had_no_node_begins_with_the_first_entry_where_another_one_
     assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
 }
 
+/// It has drained a node, which may be gone since.
+#[test]
+fn a_maintenance_begins_with_the_first_entry_on_a_node_that_another_one_drains() {
+    for is_gone in [false, true] {
+        let mut world = World::default()
+            .nodes(&["one", "drained"])
+            .pods("one", 1, PodType::Default, 5)
+            .pods("one", 1, PodType::Default, 2_000_000_000)
+            .pods("one", 1, PodType::DaemonSet, 5);
+        world.maintain("m", Stage::Drain, &["drained"], &[]);
+        world.maintain("other", Stage::Drain, &["one"], &[]);
+        world.settle();
+        if is_gone {
+            world.snapshot.nodes.retain(|node| node.name != "drained");
+            world.settle();
+            world.select("m", "one");
+        } else {
+            world.change("m", |one| {
+                let terms = &mut one.spec.node_selector.node_selector_terms;
+                let names = terms[0].match_fields.as_mut().unwrap()[0].values.as_mut().unwrap();
+                names.push("one".to_owned());
+            });
+        }
+        world.settle();
+        world.delete("other");
+        world.settle();
+        let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();
+        assert_eq!(evacuated, ["pod-0001"], "{is_gone}");
+    }
+}
+
 #[test]
 fn nodes_that_are_deleted_in_a_drain_are_drained_and_those_that_stop_to_match_are_not() {
     let drained = |is_deleted: bool| {

@@ -6,8 +6,8 @@
 //! - has no signal, or
 //! - has signals and a name before the own one, once the own signals have lasted for [`SIGNALLED_WAIT`].
 //!
-//! Invariant: of the nodes that serve a Service and are not about to end, one answers 200, whoever observes what how late. Take the one
-//! whose signals began last, if all have some. Each of its reads shows signals on all others, so it does not fail in the first
+//! Invariant: of the nodes that serve a Service in an IP family and are not about to end, one answers 200, whoever observes what how late.
+//! Take the one whose signals began last, if all have some. Each of its reads shows signals on all others, so it does not fail in the first
 //! [`SIGNALLED_WAIT`]. Later, no read from before its signals counts any more on any node, so nobody finds a node without a signal, and
 //! the first of all names finds no other. This needs reads that are not answered from a cache, and clocks that run
 //! equally fast to within the difference of the two times. Three limits: a node that ends, or loses its endpoint, counts until the next read,

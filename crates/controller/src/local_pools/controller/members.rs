@@ -145,7 +145,7 @@ impl Members {
                     let now = Instant::now();
                     self.settle(&update_outcome(error, now));
                     if error.is_throttled() {
-                        // So are the others.
+                        // ARM throttles the writes of the other pools, too.
                         let not_before = error.retry_after(now).map(|wait| now + wait);
                         self.settle_all_due(&UpdateOutcome::NotAttempted { not_before });
                     }
