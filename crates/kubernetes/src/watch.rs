@@ -72,14 +72,10 @@ where
     };
     let (client, observed) = observe(client, verification);
     let events = watcher::watcher(api(client), config);
-    let meaning = |event: &Event<Decoded<K>>| match event {
-        // It is sent before the request for the list.
-        Event::Init => Meaning::Nothing,
-        Event::InitApply(_) => Meaning::Response,
-        Event::InitDone | Event::Apply(_) | Event::Delete(_) => Meaning::Verification,
-    };
+    // A page of a list shows nothing yet.
+    let verifies = |event: &Event<Decoded<K>>| !matches!(event, Event::Init | Event::InitApply(_));
     let mut skipping = reporter.skipping(K::kind(&K::DynamicType::default()).into_owned());
-    let events = supervise(events, meaning, observed, reporter);
+    let events = supervise(events, verifies, observed, reporter);
     let decoded = events.filter_map(move |event| {
         ready(match event {
             Ok(event) => skipping.pass(event).map(Ok),
@@ -101,7 +97,7 @@ where
 {
     let (client, observed) = observe(client, Verification::List);
     let states = watcher::watch_object(api(client), name);
-    supervise(states, |_| Meaning::Verification, observed, reporter.for_object(name))
+    supervise(states, |_| true, observed, reporter.for_object(name))
 }
 
 /// The number of successful responses so far.
@@ -173,24 +169,14 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
     (Client::new(service, namespace), observed)
 }
 
-/// What an item of a stream shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
-    Nothing,
-    /// The API server has answered; the backoff starts again then.
-    Response,
-    /// It has answered, and the consumer's state is current.
-    Verification,
-}
-
 /// What a stream needs from one item to the next.
 struct Supervised<T> {
     events: BoxStream<'static, watcher::Result<T>>,
-    meaning: fn(&T) -> Meaning,
+    /// Whether the consumer's state is current with this item.
+    verifies: fn(&T) -> bool,
     observed: Observed,
-    /// Whether the list before a watch resumes is not complete yet.
-    is_listing_again: bool,
-    /// Whether a watch was accepted and no error has followed.
+    /// Whether a watch was accepted and no error has followed. The backoff starts again then: not with lists, which may succeed, or begin to,
+    /// again and again.
     is_watch_accepted: bool,
     /// The responses so far.
     responses: Responses,
@@ -222,23 +208,15 @@ impl<T> Supervised<T> {
                 }
                 event = self.events.next() => return match event? {
                     Ok(event) => {
-                        let meaning = (self.meaning)(&event);
-                        if meaning != Meaning::Nothing {
+                        if (self.verifies)(&event) {
                             self.recovered();
                             self.observed.short_watches.showed_something();
-                            // Otherwise lists that succeed would make a watch that is refused again and again start more often.
-                            if !self.is_listing_again {
-                                self.backoff.reset();
-                            }
-                        }
-                        if meaning == Meaning::Verification {
-                            self.is_listing_again = false;
                             self.reporter.verified();
                         }
                         Some(Ok(event))
                     }
                     Err(_) if self.observed.resumption.take_listing_again() => {
-                        self.is_listing_again = true;
+                        self.is_watch_accepted = false;
                         continue;
                     }
                     Err(error) => {
@@ -264,20 +242,22 @@ impl<T> Supervised<T> {
     fn recovered(&mut self) {
         self.recovers_at = None;
         self.reporter.succeeded();
+        if self.is_watch_accepted {
+            self.backoff.reset();
+        }
     }
 }
 
 fn supervise<T: Send + 'static>(
     events: impl Stream<Item = watcher::Result<T>> + Send + 'static,
-    meaning: fn(&T) -> Meaning,
+    verifies: fn(&T) -> bool,
     observed: Observed,
     reporter: WatchReporter,
 ) -> WatchStream<T> {
     let supervised = Supervised {
         events: events.boxed(),
-        meaning,
+        verifies,
         observed,
-        is_listing_again: false,
         is_watch_accepted: false,
         responses: Responses::default(),
         reporter,

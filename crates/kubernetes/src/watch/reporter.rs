@@ -81,7 +81,9 @@ impl WatchReporter {
         let reason = WatchErrorReason::from(error);
         self.errors.increment(reason);
         let is_known = |failure: &WatchFailure| failure.reason == reason;
-        if reason == WatchErrorReason::Expired || self.failure.borrow().as_ref().is_some_and(is_known) {
+        // A watch expires as usual; a list does where its pages take longer than etcd keeps its version.
+        let is_usual = reason == WatchErrorReason::Expired && !matches!(error, watcher::Error::InitialListFailed(_));
+        if is_usual || self.failure.borrow().as_ref().is_some_and(is_known) {
             return reason;
         }
         let error = headgate_core::telemetry::error_chain(error);

@@ -56,6 +56,8 @@ const WATCH_WITH_UNDECODABLE: &str = r#"{"type":"MODIFIED","object":{"metadata":
 enum Answer {
     /// A list with one Node.
     List,
+    /// The first page of a list.
+    Page,
     /// A watch that is accepted and stays silent, or a list whose body does not begin.
     Silence,
     /// A page of `LARGE_LIST`, as the request asks for it.
@@ -103,6 +105,7 @@ impl ApiServer {
         };
         let (status, body) = match answer {
             Answer::List => (200, LIST.to_owned()),
+            Answer::Page => (200, LIST.replace(r#""7"}"#, r#""7","continue":"more"}"#)),
             Answer::LargeList => return Ok(Response::new(self.large_page(query))),
             Answer::Slow(pause) => {
                 let chunks = stream::iter(LIST.as_bytes().chunks(1)).then(move |byte| async move {
@@ -226,6 +229,42 @@ async fn attempts_become_rarer_while_lists_are_refused() {
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     let counted = format!("errors_total{{reason=\"server\"}} {attempts}\n");
     assert!(text.contains(&counted), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_become_rarer_while_a_later_page_is_refused() {
+    for (answer, reason) in [
+        (
+            (|number, _| {
+                if number % 2 == 1 {
+                    Answer::Page
+                } else {
+                    Answer::Status(429)
+                }
+            }) as fn(usize, bool) -> Answer,
+            WatchErrorReason::Server,
+        ),
+        // The token of the next page has expired.
+        (
+            |number, _| {
+                if number % 2 == 1 {
+                    Answer::Page
+                } else {
+                    Answer::Status(410)
+                }
+            },
+            WatchErrorReason::Expired,
+        ),
+    ] {
+        let api_server = ApiServer::new(answer);
+        let (mut events, failure, _) = watch_nodes(&api_server);
+        read_for(&mut events, Duration::from_mins(10)).await;
+        let lists: Vec<_> = api_server.seen().into_iter().step_by(2).skip(1).collect();
+        assert!((10..60).contains(&lists.len()), "{reason:?}: {}", lists.len());
+        assert_rarer(&lists);
+        let failure = failure.borrow().clone().unwrap();
+        assert_eq!(failure.reason, reason);
+    }
 }
 
 #[tokio::test(start_paused = true)]
