@@ -29,9 +29,10 @@ pub(super) fn run_program(config: &kube::Config) -> bool {
     config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some()
 }
 
-/// Whether the credentials are a certificate that another program may replace. A file of a token is kube's to read again.
+/// Whether the credentials are a file that another program may replace. kube reads that of a token again by the wall clock, which may be set
+/// back by hours.
 pub(super) fn are_files(config: &kube::Config) -> bool {
-    config.auth_info.client_certificate.is_some()
+    config.auth_info.client_certificate.is_some() || config.auth_info.token_file.is_some()
 }
 
 /// A transport that the first request builds, and a 401 builds again.
@@ -219,6 +220,25 @@ mod tests {
             sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(credentials.runs(), renewed);
+    }
+
+    #[tokio::test]
+    async fn a_file_of_a_token_is_read_again_when_the_server_no_longer_accepts_it() {
+        let accepted = Arc::new(Lock::new("first"));
+        let file = scratch("token").join("token");
+        std::fs::write(&file, "first").unwrap();
+        let mut config = kube::Config::new(server(Arc::clone(&accepted)).await.parse().unwrap());
+        config.auth_info.token_file = Some(file.display().to_string());
+        let transport = renewed(config.clone(), Some(transport(&config).unwrap()));
+        let status = async || transport.clone().oneshot(request()).await.unwrap().status();
+        assert_eq!(status().await, StatusCode::OK);
+        *accepted.lock().unwrap() = "second";
+        std::fs::write(&file, "second").unwrap();
+        eventually(Duration::from_secs(10), "the next token", async || {
+            let status = status().await;
+            met(status == StatusCode::OK, status)
+        })
+        .await;
     }
 
     #[tokio::test(start_paused = true)]
