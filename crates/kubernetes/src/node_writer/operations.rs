@@ -90,7 +90,9 @@ fn list_operations<T: PartialEq + Serialize>(
     // From the end, so that the positions before stay.
     for (position, item) in before.iter().enumerate().rev() {
         let path = format!("{path}/{position}");
-        match after.iter().find(|other| is_same(item, other)) {
+        // Of two of the same key, which the API server admits, each may stay.
+        let stays = after.iter().find(|other| *other == item);
+        match stays.or_else(|| after.iter().find(|other| is_same(item, other))) {
             None => operations.push(json!({"op": "remove", "path": path})),
             Some(other) if other != item => {
                 operations.push(json!({"op": "replace", "path": path, "value": other}));
@@ -144,6 +146,9 @@ mod tests {
         for (before, after) in [(&full, &emptied), (&full, &changed), (&full, &full), (&bare, &bare)] {
             assert_eq!(patched(before, &node(after)), *after);
         }
+        let twice = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {},
+            "status": {"conditions": [ready, {"type": "Ready", "status": "False"}]}});
+        assert_eq!(status_operations(&node(&twice), &node(&twice)), None);
         let from_nothing = node(&patched(&bare, &node(&full)));
         assert_eq!(from_nothing, node(&full));
         assert_eq!(operations(&node(&full), &node(&full)), None);
