@@ -206,6 +206,9 @@ impl NodeReader {
         let labels = metadata.labels.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
         let cluster_api_machine = cluster_api_machine(&annotations).filter(|_| self.maintains());
+        // Whatever their length: they have what other annotations were before.
+        let [is_kept_from_scale_down, is_upgrade_paused] =
+            [SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION].map(|key| annotations.contains_key(key));
         let annotations = self.annotations(annotations);
         let conditions = &status.conditions;
         let is_deleting = metadata.deletion_timestamp.is_some();
@@ -223,8 +226,8 @@ impl NodeReader {
             uid,
             notice: RecordedNotice::from_annotations(&annotations).map(|notice| notice.tainted_by(&spec.taints)),
             was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
-            is_kept_from_scale_down: annotations.contains_key(SCALE_DOWN_ANNOTATION),
-            is_upgrade_paused: annotations.contains_key(UPGRADE_PAUSED_ANNOTATION),
+            is_kept_from_scale_down,
+            is_upgrade_paused,
             cluster_api_machine,
             annotations,
             unschedulable: spec.unschedulable && (self.maintains() || self.reads(SignalRules::reads_unschedulable)),

@@ -199,11 +199,13 @@ mod tests {
             json!({"metadata": {"name": "one", "annotations": {"a": "b"}}, "spec": {"taints": [other, by_hand]}}),
             json!({"metadata": {"name": "one", "annotations": {"karpenter.sh/do-not-disrupt": "true",
                 "cluster-autoscaler.kubernetes.io/scale-down-disabled": "false"}}, "spec": {}}),
+            json!({"metadata": {"name": "one", "annotations": {"karpenter.sh/do-not-disrupt": "x".repeat(5000)}}, "spec": {}}),
         ] {
             let before = typed(&before);
             let during = changed(&before, &change(true, Change::Set(false), &Change::Set("uid")));
             let read_back = read(&during);
             assert!(read_back.unschedulable && read_back.was_unschedulable == Some(false));
+            assert_eq!(planned(&read_back), present(&during), "it can be edited again");
             let annotations = |node: &Node| node.metadata.annotations.clone().unwrap_or_default();
             let kept_away = annotations(&during);
             assert!(AUTOSCALER_ANNOTATIONS.iter().all(|key| kept_away[*key] == "true"));
