@@ -184,22 +184,31 @@ pub(super) async fn task_failure(tasks: &mut Tasks) -> WorkError {
     }
 }
 
+/// Takes back what the work of a term has published, also where it panics or is aborted.
+struct TakeBack<'a>(&'a Term, &'a WorkContext);
+
+impl Drop for TakeBack<'_> {
+    fn drop(&mut self) {
+        let Self(term, context) = self;
+        term.report_nodes(None);
+        term.report_inability(None);
+        forget_traffic(context);
+        context.metrics.set_gauges(GaugeValues::default());
+        context.local_pools_metrics.clear_queue();
+    }
+}
+
 /// Does the work of a term, until the term ends or is handed over.
 ///
 /// # Errors
 /// If the work failed on this instance; another one may succeed.
 pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -> Result<(), WorkError> {
-    let outcome = tokio::select! {
+    let _at_end = TakeBack(&term, &context);
+    tokio::select! {
         biased;
         () = term.ended() => Ok(()),
         outcome = Box::pin(work(&term, source, &context)) => outcome,
-    };
-    term.report_nodes(None);
-    term.report_inability(None);
-    forget_traffic(&context);
-    context.metrics.set_gauges(GaugeValues::default());
-    context.local_pools_metrics.clear_queue();
-    outcome
+    }
 }
 
 /// Works with one cluster target after the other.
