@@ -242,11 +242,13 @@ async fn the_ledger_stays_a_ledger_of_bounded_size(administrator: &Caller, leade
             .done(&update(administrator, &path, |map| map["data"] = data).await)
             .await;
     }
-    // `headgate verify` of an administrator leaves its key behind.
-    let data = json!({"ledger.json": "{}", "verify.json": "{}"});
-    administrator
-        .done(&update(administrator, &path, |map| map["data"] = data).await)
-        .await;
+    // As `headgate verify` of an administrator leaves its key behind, and whoever keeps a backup.
+    let data = json!({"ledger.json": "{}", "verify.json": "{}", "ledger.json.old": "{}"});
+    let ask = update(administrator, &path, |map| {
+        map["data"] = data;
+        map["binaryData"] = json!({"x": "AAAA"});
+    });
+    administrator.done(&ask.await).await;
     let ledger = json!("{\"pools\": {}}");
     leader
         .done(&update(administrator, &path, |map| map["data"]["ledger.json"] = ledger).await)

@@ -368,6 +368,16 @@ async fn the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controller
         "at most 2,048",
     )
     .await;
+    // What somebody else has left there does not count.
+    let connections = || condition("headgate.dev/ConnectionsDrained", "False");
+    let mut left = connections();
+    left["status"]["conditions"][0]["message"] = json!("x".repeat(3000));
+    administrator
+        .done(&ApiRequest::strategic(&format!("{N1}/status"), left))
+        .await;
+    for own in [condition(marker, "True"), connections()] {
+        agent.done(&ApiRequest::strategic(&format!("{N1}/status"), own)).await;
+    }
 }
 
 async fn the_node_policy_rejects_every_other_change(administrator: &Caller, agent: &Caller, controller: &Caller) {

@@ -208,6 +208,14 @@ async fn changes_and_deletions_need_the_right_as_well() {
     .await
     .unwrap();
     let (kept, mine) = (format!("{MAINTENANCES}/kept"), format!("{MAINTENANCES}/mine"));
+    let names: Vec<_> = (0..16).map(|number| format!("n-{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    request(&client, "POST", MAINTENANCES, Some(&maintenance("large", &names)))
+        .await
+        .unwrap();
+    let large = format!("{MAINTENANCES}/large");
+    // As `headgate undrain` of one node.
+    let without_one = json!({"spec": maintenance("", &names[1..])["spec"]});
     let reason = json!({"spec": {"reason": "disk"}});
     let each = "needs the right to delete each of its nodes";
     let finalizer = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
@@ -235,6 +243,8 @@ async fn changes_and_deletions_need_the_right_as_well() {
         (SOME, "PATCH", &kept, &narrower, each),
         (SOME, "PATCH", &mine, &wider, each),
         (SOME, "PATCH", &mine, &narrower, ""),
+        (SOME, "PATCH", &large, &without_one, ""),
+        (ALL, "DELETE", &large, &Value::Null, ""),
         (SOME, "DELETE", &kept, &Value::Null, each),
         (CONTROLLER, "DELETE", &mine, &Value::Null, each),
         (SOME, "DELETE", &mine, &Value::Null, ""),
@@ -253,7 +263,8 @@ async fn the_controller_may_change_finalizers_and_complete() {
         .await
         .unwrap();
     let path = format!("{MAINTENANCES}/controlled");
-    let only = "may change only finalizers";
+    let only = "may change only its own finalizer";
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "u"}]);
     let finalizers = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
     for (patch, refused) in [
         (finalizers, ""),
@@ -262,6 +273,8 @@ async fn the_controller_may_change_finalizers_and_complete() {
         (json!({"spec": {"loadBalancer": {"confirmation": "BestEffort"}}}), only),
         (json!({"metadata": {"labels": {"a": "b"}}}), only),
         (json!({"metadata": {"annotations": {"a": "b"}}}), only),
+        (json!({"metadata": {"ownerReferences": owner}}), only),
+        (json!({"metadata": {"finalizers": ["example.com/other"]}}), only),
         (json!({"spec": maintenance("", &["n-0"])["spec"]}), only),
         (json!({"spec": {"stage": "Complete"}}), ""),
         (json!({"metadata": {"finalizers": null}}), ""),
