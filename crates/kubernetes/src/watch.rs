@@ -1,12 +1,11 @@
 //! Lists and watches that continue after errors, with backoff, logs without repetition, and a metric.
 //!
 //! Invariant: a stream of this module never ends. An error is counted each time; it is logged, and shown as the current
-//! [`WatchFailure`], when it is the first one or of another kind than the one before. The failure is over when an event
-//! arrives, or when the API server has accepted a list or a watch of this stream and no error follows within 1 s, even if
-//! nothing has changed in the meantime: kube has no event for that, so each stream has a client of its own that observes
-//! the responses. In the same way a stream verifies that the consumer's state is current: by a complete list, by a change, or
-//! by a watch that is accepted and has no error within 1 s. A watch that ends within 1 s without an event shows neither, and the next one
-//! gets a backoff.
+//! [`WatchFailure`], when it is the first one or of another kind than the one before. It is over with a complete list, a change, or a
+//! watch that is accepted and has no error within 1 s, even if nothing has changed in the meantime: kube has no event for that, so each
+//! stream has a client of its own that observes the responses. The same verifies that the consumer's state is current. A page of a list
+//! shows neither, because the next one may fail again and again. A watch that ends within 1 s without an event shows neither, and the next
+//! one gets a backoff.
 //!
 //! `list_pages` bounds the bytes of a page, and the silence of a list: kube bounds that of a watch only, and TCP does not detect a peer whose
 //! proxy still acknowledges.
@@ -47,7 +46,7 @@ pub use reporter::WatchReporter;
 use resume::{Resumption, Verification, is_watch};
 pub use undecodable_objects::{UndecodableObjects, register_undecodable_objects};
 
-/// How long an accepted list or watch must stay without an error before it ends a failure. Some errors follow each
+/// How long an accepted watch must stay without an error before it ends a failure. Some errors follow each
 /// response, such as that of an answer that is no JSON.
 const RECOVERY_DELAY: Duration = Duration::from_secs(1);
 
@@ -72,7 +71,6 @@ where
     };
     let (client, observed) = observe(client, verification);
     let events = watcher::watcher(api(client), config);
-    // A page of a list shows nothing yet.
     let verifies = |event: &Event<Decoded<K>>| !matches!(event, Event::Init | Event::InitApply(_));
     let mut skipping = reporter.skipping(K::kind(&K::DynamicType::default()).into_owned());
     let events = supervise(events, verifies, observed, reporter);
@@ -175,8 +173,9 @@ struct Supervised<T> {
     /// Whether the consumer's state is current with this item.
     verifies: fn(&T) -> bool,
     observed: Observed,
-    /// Whether a watch was accepted and no error has followed. The backoff starts again then: not with lists, which may succeed, or begin to,
-    /// again and again.
+    /// Whether the list before a watch resumes is not complete yet.
+    is_listing_again: bool,
+    /// Whether a watch was accepted and no error has followed.
     is_watch_accepted: bool,
     /// The responses so far.
     responses: Responses,
@@ -203,20 +202,26 @@ impl<T> Supervised<T> {
                         self.is_watch_accepted = false;
                         continue;
                     }
-                    self.is_watch_accepted |= self.responses.watches > before.watches;
-                    self.recovers_at = Some(Instant::now() + RECOVERY_DELAY);
+                    if self.responses.watches > before.watches {
+                        self.is_watch_accepted = true;
+                        self.recovers_at = Some(Instant::now() + RECOVERY_DELAY);
+                    }
                 }
                 event = self.events.next() => return match event? {
                     Ok(event) => {
                         if (self.verifies)(&event) {
                             self.recovered();
                             self.observed.short_watches.showed_something();
-                            self.reporter.verified();
+                            // Otherwise lists that succeed would make a watch that is refused again and again start more often.
+                            if !self.is_listing_again {
+                                self.backoff.reset();
+                            }
+                            self.is_listing_again = false;
                         }
                         Some(Ok(event))
                     }
                     Err(_) if self.observed.resumption.take_listing_again() => {
-                        self.is_watch_accepted = false;
+                        self.is_listing_again = true;
                         continue;
                     }
                     Err(error) => {
@@ -231,9 +236,6 @@ impl<T> Supervised<T> {
                 },
                 () = sleep_until(self.recovers_at.unwrap_or_else(Instant::now)), if self.recovers_at.is_some() => {
                     self.recovered();
-                    if self.is_watch_accepted {
-                        self.reporter.verified();
-                    }
                 }
             }
         }
@@ -242,9 +244,7 @@ impl<T> Supervised<T> {
     fn recovered(&mut self) {
         self.recovers_at = None;
         self.reporter.succeeded();
-        if self.is_watch_accepted {
-            self.backoff.reset();
-        }
+        self.reporter.verified();
     }
 }
 
@@ -258,6 +258,7 @@ fn supervise<T: Send + 'static>(
         events: events.boxed(),
         verifies,
         observed,
+        is_listing_again: false,
         is_watch_accepted: false,
         responses: Responses::default(),
         reporter,

@@ -1,10 +1,10 @@
-//! Credentials from a program, or from files of a certificate: the transport is built when they are there, and again when the API server
+//! Credentials from a program, or from files of a certificate or a token: the transport is built when they are there, and again when the API server
 //! does not accept them any more.
 //!
 //! kube runs the program and blocks until it ends, so a blocking thread does that, at the first request. Other requests wait
 //! meanwhile. If the program fails, the next request runs it again. Later, when a token is about to expire, kube runs the
 //! program by itself without blocking requests. After a 401 the credentials are loaded again while requests go on with the old ones:
-//! nobody else renews a certificate, or a token without a time.
+//! nobody else renews a certificate, or a token without a time, and kube reads the file of a token by the wall clock.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,8 +29,7 @@ pub(super) fn run_program(config: &kube::Config) -> bool {
     config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some()
 }
 
-/// Whether the credentials are a file that another program may replace. kube reads that of a token again by the wall clock, which may be set
-/// back by hours.
+/// Whether the credentials are a file that another program may replace.
 pub(super) fn are_files(config: &kube::Config) -> bool {
     config.auth_info.client_certificate.is_some() || config.auth_info.token_file.is_some()
 }

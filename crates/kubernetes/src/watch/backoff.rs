@@ -25,7 +25,7 @@ pub(super) struct WatchBackoff {
 }
 
 impl WatchBackoff {
-    /// The API server has accepted a watch: the next delay is short again.
+    /// The consumer's state is current: the next delay is short again.
     pub(super) fn reset(&mut self) {
         self.exponential.reset();
     }

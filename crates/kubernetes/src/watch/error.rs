@@ -11,7 +11,7 @@ words! {
     pub enum WatchErrorReason {
         /// The API server could not be reached, or the connection ended.
         Connection = "connection",
-        /// The resourceVersion is too old (HTTP 410). The watch starts again with a list; nothing is wrong.
+        /// The resourceVersion is too old (HTTP 410). After that of a watch comes a list, and nothing is wrong; that of a list has taken too long.
         Expired = "expired",
         /// The credentials lack the right to list or watch (HTTP 403).
         Forbidden = "forbidden",
