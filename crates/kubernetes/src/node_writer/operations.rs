@@ -86,13 +86,21 @@ fn list_operations<T: PartialEq + Serialize>(
         let all = json!({"op": "add", "path": path, "value": after});
         return if after.is_empty() { Vec::new() } else { vec![all] };
     };
+    // Those that stay first, then those of the same key: the API server admits two of one key.
+    let mut left: Vec<&T> = after.iter().collect();
+    let stay: Vec<_> = before
+        .iter()
+        .map(|item| take(&mut left, |other| other == item))
+        .collect();
+    let pairs = before.iter().zip(stay);
+    let pairs: Vec<_> = pairs
+        .map(|(item, stays)| (item, stays.or_else(|| take(&mut left, |other| is_same(item, other)))))
+        .collect();
     let mut operations = Vec::new();
     // From the end, so that the positions before stay.
-    for (position, item) in before.iter().enumerate().rev() {
+    for (position, (item, other)) in pairs.into_iter().enumerate().rev() {
         let path = format!("{path}/{position}");
-        // Of two of the same key, which the API server admits, each may stay.
-        let stays = after.iter().find(|other| *other == item);
-        match stays.or_else(|| after.iter().find(|other| is_same(item, other))) {
+        match other {
             None => operations.push(json!({"op": "remove", "path": path})),
             Some(other) if other != item => {
                 operations.push(json!({"op": "replace", "path": path, "value": other}));
@@ -100,11 +108,17 @@ fn list_operations<T: PartialEq + Serialize>(
             Some(_) => {}
         }
     }
-    let added = after
-        .iter()
-        .filter(|item| !before.iter().any(|other| is_same(item, other)));
-    operations.extend(added.map(|item| json!({"op": "add", "path": format!("{path}/-"), "value": item})));
+    operations.extend(
+        left.into_iter()
+            .map(|item| json!({"op": "add", "path": format!("{path}/-"), "value": item})),
+    );
     operations
+}
+
+/// Takes the first item that fits.
+fn take<'a, T>(items: &mut Vec<&'a T>, fits: impl Fn(&T) -> bool) -> Option<&'a T> {
+    let position = items.iter().position(|item| fits(item))?;
+    Some(items.remove(position))
 }
 
 #[cfg(test)]
@@ -146,13 +160,44 @@ mod tests {
         for (before, after) in [(&full, &emptied), (&full, &changed), (&full, &full), (&bare, &bare)] {
             assert_eq!(patched(before, &node(after)), *after);
         }
-        let twice = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {},
-            "status": {"conditions": [ready, {"type": "Ready", "status": "False"}]}});
-        assert_eq!(status_operations(&node(&twice), &node(&twice)), None);
         let from_nothing = node(&patched(&bare, &node(&full)));
         assert_eq!(from_nothing, node(&full));
         assert_eq!(operations(&node(&full), &node(&full)), None);
         assert_eq!(status_operations(&node(&full), &node(&full)), None);
+    }
+
+    #[test]
+    fn each_of_two_conditions_of_one_type_is_changed_by_itself() {
+        let with = |statuses: &[&str]| {
+            let conditions: Vec<_> = statuses
+                .iter()
+                .map(|status| json!({"type": "x/y", "status": status}))
+                .collect();
+            json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {}, "status": {"conditions": conditions}})
+        };
+        for (before, after, operations) in [
+            (&["A", "B"][..], &["A", "B"][..], 0),
+            (&["A", "A"], &["B", "A"], 1),
+            (&["A", "B"], &["C", "B"], 1),
+            (&["A", "B"], &["B"], 1),
+            (&["A", "B"], &["C"], 2),
+            (&["A", "A"], &["A"], 1),
+        ] {
+            let (before, after) = (with(before), with(after));
+            let found = status_operations(&node(&before), &node(&after));
+            // With the two tests of the version.
+            let count = found.map_or(0, |found| found.as_array().unwrap().len() - 2);
+            assert_eq!(count, operations, "{before} {after}");
+            let mut patched = patched(&before, &node(&after));
+            let sorted = |node: &mut Value| {
+                let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+                conditions.sort_by_key(ToString::to_string);
+            };
+            let mut after = after;
+            sorted(&mut patched);
+            sorted(&mut after);
+            assert_eq!(patched, after);
+        }
     }
 
     fn own_of(effect: &str) -> Value {
