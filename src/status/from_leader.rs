@@ -47,6 +47,9 @@ pub(crate) async fn fetch_from_leader(
         // Without the right to read it, every controller is asked.
         Err(_) => None,
     };
+    if leader.as_ref().is_some_and(|leader| leader.holder.is_none()) {
+        return Err("nobody leads".to_owned());
+    }
     // An identity is the node's name and a suffix.
     let holder = leader.as_ref().and_then(|leader| leader.holder.as_deref());
     let node = holder.and_then(|holder| holder.rsplit_once('_')).map(|(node, _)| node);
