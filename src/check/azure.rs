@@ -160,7 +160,7 @@ pub(super) fn check_role(world: &World) -> Vec<Finding> {
         (!granted).then(|| {
             let what = format!("the identity may not {action}");
             let do_ = format!(
-                "az role definition update --role-definition @role.json (manifests/azure/role.json of this version); where the role is not \
+                "az role definition update --role-definition @role.json; that of this version is manifests/azure/role.json. Where the role is not \
                  assigned: az role assignment create --role ROLE --assignee PRINCIPAL --scope {scope}"
             );
             let state = if *need == Need::Sometimes {
