@@ -368,7 +368,7 @@ async fn the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controller
         "at most 2,048",
     )
     .await;
-    // What somebody else has left there does not count.
+    // A longer condition of somebody else stops no write.
     let connections = || condition("headgate.dev/ConnectionsDrained", "False");
     let mut left = connections();
     left["status"]["conditions"][0]["message"] = json!("x".repeat(3000));

@@ -1,5 +1,5 @@
-//! Credentials from a program, or from files of a certificate or a token: the transport is built when they are there, and again when the API server
-//! does not accept them any more.
+//! Credentials from a program, or from files of a certificate or a token: the transport is built when they are there, and again when the API
+//! server does not accept them any more.
 //!
 //! kube runs the program and blocks until it ends, so a blocking thread does that, at the first request. Other requests wait
 //! meanwhile. If the program fails, the next request runs it again. Later, when a token is about to expire, kube runs the
