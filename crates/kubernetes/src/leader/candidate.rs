@@ -191,7 +191,7 @@ pub(super) struct Candidate {
     unanswered_acquisitions: u32,
     /// Terms of this candidate whose work failed, since one lasted for the longest backoff.
     failed_terms: u32,
-    /// Signalled terms of this candidate one after another, without another leader in between.
+    /// Signalled terms of this candidate, since it read the Lease without a signal.
     signalled_terms: u32,
     /// Reads of a held Lease in which no leader had published the number of candidates.
     unpublished_reads: u32,
@@ -348,7 +348,7 @@ impl Candidate {
         let Some(found) = found else {
             return self.create(inputs);
         };
-        if !found.is_released() && found.lease.holder != self.identity {
+        if !inputs.is_signalled {
             self.signalled_terms = 0;
         }
         self.is_missing_beside_ledger = false;
@@ -495,8 +495,6 @@ impl Candidate {
         if is_signalled {
             held = held.signalled(self.signalled_terms);
             self.signalled_terms = self.signalled_terms.saturating_add(1);
-        } else {
-            self.signalled_terms = 0;
         }
         if held.is_over(inputs.now.mono) {
             return self.wait_after_failure(true, inputs);

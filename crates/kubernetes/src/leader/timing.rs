@@ -114,8 +114,8 @@ pub(super) fn failing_lease_wait(failed_terms: u32) -> Duration {
     }
 }
 
-/// How long a signalled term lasts before its holder hands over, after this many signalled terms one after another
-/// without another leader in between. Each handover without a successor leaves a gap without a leader.
+/// How long a signalled term lasts before its holder hands over, after this many signalled terms of its own. Each handover without a
+/// successor leaves a gap without a leader; and of several signalled candidates that see one without a signal, each succeeds the other.
 pub(super) fn signalled_term_min_duration(signalled_terms: u32) -> Duration {
     doubled(SIGNALLED_TERM_MIN_DURATION, signalled_terms).min(MAX_SIGNALLED_TERM_MIN_DURATION)
 }

@@ -70,7 +70,7 @@ impl HeldTerm {
         held
     }
 
-    /// The same as a signalled term, after this many others without another leader in between.
+    /// The same as a signalled term, after this many others of this candidate.
     pub(super) fn signalled(self, signalled_terms: u32) -> Self {
         let no_handover_before = self.began + signalled_term_min_duration(signalled_terms);
         Self {

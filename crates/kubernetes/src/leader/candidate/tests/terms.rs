@@ -55,7 +55,7 @@ fn acquired(scenario: &mut Scenario, free: ElectionRecord) -> ElectionRecord {
 }
 
 #[test]
-fn each_signalled_term_lasts_longer_until_another_candidate_leads() {
+fn each_signalled_term_lasts_longer_until_the_signal_ends() {
     let mut scenario = Scenario::new();
     scenario.inputs.is_signalled = true;
     scenario.inputs.fleet = Some(Fleet {
@@ -64,11 +64,15 @@ fn each_signalled_term_lasts_longer_until_another_candidate_leads() {
     });
     let mut record = ElectionRecord::default();
     record.lease.acquired = Some(scenario.inputs.now.wall);
-    for (another_has_led, minutes) in [(false, 1), (false, 2), (true, 1)] {
+    for (another_has_led, had_no_signal, minutes) in
+        [(false, false, 1), (false, false, 2), (true, false, 4), (true, true, 1)]
+    {
         scenario.after(60_000, Event::Woke);
         if another_has_led {
+            scenario.inputs.is_signalled = !had_no_signal;
             let theirs = record.acquired("other", record.lease.transitions + 1, scenario.inputs.now.wall);
             scenario.after(0, Event::Read(Some(theirs.clone())));
+            scenario.inputs.is_signalled = true;
             record = theirs.released(0, scenario.inputs.now.wall);
             scenario.after(60_000, Event::Woke);
         }
@@ -87,7 +91,7 @@ fn each_signalled_term_lasts_longer_until_another_candidate_leads() {
                 scenario.after(1000, Event::Woke)
             };
         }
-        assert_eq!(seconds, 60 * minutes, "{another_has_led}");
+        assert_eq!(seconds, 60 * minutes, "{another_has_led} {had_no_signal}");
         let released = scenario.writes(0, Event::WorkEnded(WorkOutcome::Finished));
         scenario.after(0, Event::Written(released.clone()));
         record = released;
