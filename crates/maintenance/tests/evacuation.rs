@@ -106,6 +106,33 @@ fn turns_go_from_the_highest_priority_to_the_eviction() {
 }
 
 #[test]
+fn progress_in_the_future_counts_from_when_it_is_seen() {
+    let pod = pod(&[("app.example", "20000"), ("last.example", "5")]);
+    let mut evacuation = created(&pod);
+    write(&mut evacuation, &pod, at(0));
+    let look = |evacuation: &Evacuation, seconds| step(evacuation, PodState::Exists(&pod), None, at(seconds));
+    // The clocks of two nodes differ.
+    status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(160)));
+    assert_eq!(look(&evacuation, 100), Step::Wait(Some(at(1960))));
+    // Local time as UTC, and a time that never comes.
+    for future in [at(7300), "9999-12-30T22:00:00Z".parse().unwrap()] {
+        let now = 100;
+        status(&mut evacuation).evacuation_progress_timestamp = Some(Time(future));
+        let mut expected = evacuation.status.clone().unwrap();
+        expected.evacuation_progress_timestamp = Some(Time(at(now)));
+        assert_eq!(look(&evacuation, now), Step::UpdateStatus(Box::new(expected.clone())));
+        evacuation.status = Some(expected);
+        assert_eq!(look(&evacuation, now), Step::Wait(Some(at(1900))));
+    }
+    let message = write(&mut evacuation, &pod, at(1900));
+    assert_eq!(message, "app.example made no progress; it is the turn of last.example");
+    // Who has completed has no turn to wait for.
+    status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(9000)));
+    status(&mut evacuation).active_evacuator_completed = true;
+    assert_eq!(look(&evacuation, 1901), Step::Evict);
+}
+
+#[test]
 fn before_a_deadline_turns_end_in_time_for_the_eviction() {
     let pod = pod(&[("first.example", "20000"), ("last.example", "5")]);
     let mut evacuation = created(&pod);

@@ -20,6 +20,9 @@ use crate::snapshot::PodFacts;
 use super::annotations::{daemon_set_evacuator, evacuators_of, turn};
 use super::is_about;
 
+/// How far ahead a progress timestamp may be: clocks differ.
+const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(1);
+
 /// What is to be done for an Evacuation now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -164,7 +167,15 @@ fn next_turn(
         };
     };
     let is_over = status.active_evacuator_completed || now >= deadline;
+    let progress = status.evacuation_progress_timestamp.as_ref();
     match turns.get(position + 1) {
+        // Such a turn would hardly end. What is written counts from now, once.
+        _ if !is_over && progress.is_some_and(|progress| progress.0.duration_since(now) > MAX_CLOCK_SKEW) => {
+            Step::UpdateStatus(Box::new(EvacuationStatus {
+                evacuation_progress_timestamp: Some(Time(now)),
+                ..status
+            }))
+        }
         _ if !is_over => Step::Wait(Some(deadline)),
         Some(next) => pass_on(status, next, active, now),
         None => evict(pod),
