@@ -26,8 +26,10 @@ pub(crate) enum Outcome {
     Drained,
     /// The maintenance has `spec.dryRun`, and its status shows what would be done.
     Shown,
-    /// It ended before its nodes were drained, or selects no node.
+    /// It ended before its nodes were drained.
     NotDrained(String),
+    /// It selects no node, and stays: it drains those that it selects later.
+    NoNodes,
 }
 
 /// What was reported of a `NodeMaintenance`.
@@ -96,7 +98,7 @@ impl Progress {
                 lines.push(format!("{} drained, {when}", self.prefix()));
             }
             Some(Outcome::Shown) => lines.push(format!("{}: dry run, nothing is changed", self.prefix())),
-            Some(Outcome::NotDrained(_)) | None => {}
+            Some(Outcome::NotDrained(_) | Outcome::NoNodes) | None => {}
         }
         if !lines.is_empty() {
             self.last_line_at = now;
@@ -159,7 +161,7 @@ pub(super) fn outcome(object: &NodeMaintenance) -> Option<Outcome> {
     }
     let drained = find(&status.conditions, DRAINED);
     if drained.is_some_and(|condition| condition.reason == NO_NODES) {
-        return Some(Outcome::NotDrained("it selects no node".to_owned()));
+        return Some(Outcome::NoNodes);
     }
     if drained.is_some_and(|condition| condition.status == "True") {
         return Some(Outcome::Drained);

@@ -108,7 +108,7 @@ fn ends() {
         (
             json!({}),
             json!({"conditions": [condition("Drained", "False", "NoNodes")]}),
-            not_drained("it selects no node"),
+            Some(Outcome::NoNodes),
         ),
         (
             json!({"stage": "Complete"}),
