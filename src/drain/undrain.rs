@@ -1,7 +1,8 @@
 //! `headgate undrain`: ends what `headgate drain` created for nodes, and waits until they are given back.
 //!
-//! A maintenance that has no other nodes is deleted. From one that names others as well, the given nodes are taken out. Which of both is
-//! decided by [`decide`], before anything is written.
+//! A maintenance that has no other nodes is deleted. From one that names others as well, the given nodes are taken out, also where those
+//! others are gone. One that was created for the given labels is deleted also while no node has them. All that is decided by [`decide`],
+//! before anything is written.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -12,7 +13,7 @@ use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{NodeMaintenance, Stage};
 use headgate_maintenance::automatic::is_automatic;
 use headgate_maintenance::selection::selects;
-use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
@@ -47,8 +48,11 @@ pub(crate) enum UndrainError {
     /// A request was refused, or a node does not exist.
     #[error(transparent)]
     Request(#[from] DrainError),
-    /// No node has the labels.
-    #[error("no node matches -l; `kubectl get nodes --show-labels` shows the labels that nodes have")]
+    /// No node has the labels, and nothing waits for one.
+    #[error(
+        "no node matches -l, and headgate drain created no NodeMaintenance for it; `kubectl get nodes --show-labels` shows the labels \
+         that nodes have, `kubectl get hgnm` the NodeMaintenances"
+    )]
     NoNodes,
     /// Nothing was written: a node is in a maintenance that is not to be ended here.
     #[error("{0}")]
@@ -84,7 +88,7 @@ pub(crate) async fn undrain(
         Err(refusal) => return Err(refusal.about("NodeMaintenances cannot be listed".to_owned()).into()),
     };
     let mut given = given_nodes(request, &maintenances, &all_nodes)?;
-    let endings = decide(&maintenances, &all_nodes, &given)?;
+    let endings = decide(&maintenances, &all_nodes, &given, request.query)?;
     for ending in &endings {
         let name = ending.object.name_any();
         let verb = end(&api, ending).await?;
@@ -144,7 +148,8 @@ fn given_nodes(
         },
         all,
     );
-    if nodes.is_empty() {
+    let mut of_people = maintenances.iter().filter(|object| is_of_people(object));
+    if nodes.is_empty() && !of_people.any(|object| is_of_labels(object, query)) {
         Err(UndrainError::NoNodes)
     } else {
         Ok(nodes)
@@ -194,6 +199,23 @@ fn is_of_people(object: &NodeMaintenance) -> bool {
     in_progress(object) && !is_automatic(object)
 }
 
+fn is_of_drain(object: &NodeMaintenance) -> bool {
+    object.labels().get(CREATED_BY.0).map(String::as_str) == Some(CREATED_BY.1)
+}
+
+/// Whether `headgate drain` created a maintenance for these labels. It waits for nodes that get them, also while no node has them.
+fn is_of_labels(object: &NodeMaintenance, query: &NodeQuery) -> bool {
+    let texts = |requirements: &[NodeSelectorRequirement]| -> BTreeSet<_> {
+        requirements.iter().map(|one| json!(one).to_string()).collect()
+    };
+    let [term] = object.spec.node_selector.node_selector_terms.as_slice() else {
+        return false;
+    };
+    let has_fields = term.match_fields.as_ref().is_some_and(|fields| !fields.is_empty());
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    is_of_drain(object) && !has_fields && texts(expressions) == texts(query.requirements())
+}
+
 /// The nodes that are about to be taken, with the names of the leader's maintenances. One that is ended would be created again.
 fn taken<'a>(
     maintenances: &'a [NodeMaintenance],
@@ -209,11 +231,12 @@ fn taken<'a>(
     })
 }
 
-/// What is done for the given nodes. A node that is in no maintenance needs nothing.
+/// What is done for the given nodes, or those of the labels. A node that is in no maintenance needs nothing.
 fn decide<'a>(
     maintenances: &'a [NodeMaintenance],
     all_nodes: &[NodeObject],
     given: &BTreeSet<String>,
+    query: Option<&NodeQuery>,
 ) -> Result<Vec<Ending<'a>>, UndrainError> {
     let mut endings = Vec::new();
     for object in maintenances.iter().filter(|object| is_of_people(object)) {
@@ -221,28 +244,33 @@ fn decide<'a>(
         let nodes = names_of(&object.spec.node_selector, all_nodes);
         // One that comes back under the name of a node that is gone would be drained at once.
         let is_selected = |node: &&String| nodes.contains(*node) || names(object, node);
-        let Some(node) = given.iter().find(is_selected) else {
-            continue;
-        };
-        if object.labels().get(CREATED_BY.0).map(String::as_str) != Some(CREATED_BY.1) {
-            if object.spec.dry_run || object.metadata.deletion_timestamp.is_some() {
-                // It keeps no node, or gives them back already.
-                continue;
+        match given.iter().find(is_selected) {
+            None if !query.is_some_and(|query| is_of_labels(object, query)) => continue,
+            Some(node) if !is_of_drain(object) => {
+                if object.spec.dry_run || object.metadata.deletion_timestamp.is_some() {
+                    // It keeps no node, or gives them back already.
+                    continue;
+                }
+                return Err(UndrainError::Refused(format!(
+                    "node {node} is in NodeMaintenance {name}, which headgate drain did not create; nothing was ended. \
+                     `kubectl delete hgnm {name}` ends it for all of its nodes"
+                )));
             }
-            return Err(UndrainError::Refused(format!(
-                "node {node} is in NodeMaintenance {name}, which headgate drain did not create; nothing was ended. \
-                 `kubectl delete hgnm {name}` ends it for all of its nodes"
-            )));
+            _ => {}
         }
-        let mut others = nodes.difference(given);
-        let rest = match others.next() {
-            None => None,
-            Some(other) => Some(without(&object.spec.node_selector, given).ok_or_else(|| {
-                UndrainError::Refused(format!(
+        let rest = match (
+            without(&object.spec.node_selector, given),
+            nodes.difference(given).next(),
+        ) {
+            // Those of its nodes that are gone may come back, and are not given.
+            (Some(rest), _) => Some(rest).filter(|rest| !rest.node_selector_terms.is_empty()),
+            (None, None) => None,
+            (None, Some(other)) => {
+                return Err(UndrainError::Refused(format!(
                     "NodeMaintenance {name} selects nodes by their labels, node {other} as well; nothing was ended. \
                      Give all of its nodes, or the labels that were given to headgate drain"
-                ))
-            })?),
+                )));
+            }
         };
         endings.push(Ending { object, rest });
     }
@@ -399,7 +427,7 @@ mod tests {
         let drained = |terms: &Value| vec![maintenance("m", "Drain", "drain", terms)];
         let decided = |maintenances: &[NodeMaintenance], given: &[&str]| -> Result<Vec<Option<Value>>, String> {
             let given = given.iter().map(ToString::to_string).collect();
-            let endings = decide(maintenances, &all, &given).map_err(|error| error.to_string())?;
+            let endings = decide(maintenances, &all, &given, None).map_err(|error| error.to_string())?;
             let rest = |ending: &Ending<'_>| ending.rest.as_ref().map(|rest| json!(rest.node_selector_terms));
             Ok(endings.iter().map(rest).collect())
         };
@@ -410,10 +438,15 @@ mod tests {
             (drained(&named(&["a", "b"])), &["a", "b"], vec![None]),
             (drained(&named(&["a", "b"])), &["a"], vec![Some(named(&["b"]))]),
             // The Node of `gone` was deleted.
-            (drained(&named(&["a", "gone"])), &["a"], vec![None]),
+            (drained(&named(&["a", "gone"])), &["a"], vec![Some(named(&["gone"]))]),
             (drained(&named(&["a", "gone"])), &["a", "gone"], vec![None]),
             (drained(&named(&["a", "gone"])), &["gone"], vec![Some(named(&["a"]))]),
-            (drained(&named(&["gone", "lost"])), &["gone"], vec![None]),
+            (
+                drained(&named(&["gone", "lost"])),
+                &["gone"],
+                vec![Some(named(&["lost"]))],
+            ),
+            (drained(&named(&["gone", "lost"])), &["gone", "lost"], vec![None]),
             (drained(&without_gpu), &["gone"], vec![]),
             (drained(&pool_x), &["a", "b"], vec![None]),
             (vec![maintenance("m", "Idle", "", &pool_x)], &["a"], vec![]),
@@ -453,6 +486,53 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn what_drain_created_for_labels_ends_for_them_also_while_no_node_has_them() {
+        let (client, _faults) = headgate_test_kubernetes::FakeApi::default().client();
+        let all = [node("a", "x"), node("b", "y")];
+        let pool = |values: &[&str]| json!({"key": "pool", "operator": "In", "values": values});
+        let terms = |expressions: Value| json!([{"matchExpressions": expressions}]);
+        let (old, windows) = (
+            terms(json!([pool(&["old"])])),
+            json!({"key": "os", "operator": "In", "values": ["windows"]}),
+        );
+        let two_terms = json!([{"matchExpressions": [pool(&["old"])]}, {"matchExpressions": [pool(&["x"])]}]);
+        for (stage, created_by, selector, query, expected) in [
+            ("Drain", "drain", &old, "pool=old", Ok(1)),
+            ("Drain", "drain", &old, "pool in (old)", Ok(1)),
+            (
+                "Drain",
+                "drain",
+                &terms(json!([pool(&["old"]), windows])),
+                "os=windows,pool=old",
+                Ok(1),
+            ),
+            ("Drain", "drain", &old, "pool=older", Err("no node matches -l")),
+            ("Drain", "drain", &two_terms, "pool=old", Err("no node matches -l")),
+            ("Drain", "team", &old, "pool=old", Err("no node matches -l")),
+            ("Complete", "drain", &old, "pool=old", Err("no node matches -l")),
+            ("Drain", "drain", &terms(json!([pool(&["x"])])), "pool=x", Ok(1)),
+            ("Drain", "drain", &old, "pool=x", Ok(0)),
+        ] {
+            let query = NodeQuery::parse(query).unwrap();
+            let request = UndrainRequest {
+                client: &client,
+                nodes: &[],
+                query: Some(&query),
+                wait: false,
+                timeout: None,
+            };
+            let maintenances = [maintenance("m", stage, created_by, selector)];
+            let given = given_nodes(&request, &maintenances, &all);
+            let endings = given.and_then(|given| decide(&maintenances, &all, &given, Some(&query)));
+            match (endings, expected) {
+                (Ok(endings), Ok(count)) => assert_eq!(endings.len(), count, "{query:?}"),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+                (endings, _) => panic!("{query:?}: {endings:?}"),
+            }
+        }
+    }
+
     #[test]
     fn the_leaders_maintenance_of_a_node_that_is_taken_is_left_alone() {
         let all = [node("a", "x"), node("b", "x")];
@@ -464,7 +544,7 @@ mod tests {
             serde_json::from_value(json!([{"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "u"}])).unwrap();
         let both = [automatic, maintenance("m", "Drain", "drain", &named(&["b"]))];
         let given = ["a".to_owned(), "b".to_owned()].into();
-        let endings = decide(&both, &all, &given).unwrap();
+        let endings = decide(&both, &all, &given, None).unwrap();
         assert_eq!(
             endings
                 .iter()
