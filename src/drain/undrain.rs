@@ -12,18 +12,20 @@ use headgate_core::node::CORDON_ANNOTATION;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{NodeMaintenance, Stage};
 use headgate_maintenance::automatic::is_automatic;
+use headgate_maintenance::plan::conditions::{PROGRESSING, find};
 use headgate_maintenance::selection::selects;
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
-use kube::core::PartialObjectMeta;
+use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::manifest::CREATED_BY;
-use super::progress::{UNANSWERED_AFTER, unanswered_line};
+use super::progress::{REMIND_INTERVAL, UNANSWERED_AFTER, unanswered_line};
 use super::request::{DrainError, Refusal, bounded};
 use super::selector::NodeQuery;
+use crate::readable_objects::readable_objects;
 
 /// Between two looks at what is left.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -80,10 +82,10 @@ pub(crate) async fn undrain(
     let client = request.client;
     let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
     let all_nodes = bounded(nodes.list(&ListParams::default())).await;
-    let (all_nodes, _) = split_list(all_nodes.map_err(|refusal| refusal.about("Nodes cannot be listed".to_owned()))?);
+    let all_nodes = readable_objects(all_nodes.map_err(|refusal| refusal.about("Nodes cannot be listed".to_owned()))?);
     let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let maintenances = match bounded(api.list(&ListParams::default())).await {
-        Ok(list) => split_list(list).0,
+        Ok(list) => readable_objects(list),
         Err(Refusal { code: 404, .. }) => return Err(DrainError::NotInstalled.into()),
         Err(refusal) => return Err(refusal.about("NodeMaintenances cannot be listed".to_owned()).into()),
     };
@@ -334,8 +336,8 @@ async fn wait(
     let maintenance_api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let node_api = Api::<Decoded<Node>>::all(client.clone());
     let mut deleted: Vec<_> = endings.iter().filter(|ending| ending.rest.is_none()).collect();
-    let started_at = Instant::now();
-    let mut is_reported = false;
+    let mut report_at = Instant::now() + UNANSWERED_AFTER;
+    let mut reported = Vec::new();
     let mut last_error = String::new();
     loop {
         let looked = async {
@@ -358,7 +360,20 @@ async fn wait(
             }
             Ok(())
         };
-        let looked: Result<(), Refusal> = looked.await;
+        let mut looked: Result<(), Refusal> = looked.await;
+        if deleted.is_empty() && nodes.is_empty() {
+            return Ok(());
+        }
+        if looked.is_ok() && Instant::now() >= report_at {
+            report_at = Instant::now() + REMIND_INTERVAL;
+            looked = bounded(maintenance_api.list(&ListParams::default())).await.map(|list| {
+                let lines = waiting_lines(list, endings, &nodes);
+                if lines != reported {
+                    lines.iter().for_each(|text| line(text));
+                }
+                reported = lines;
+            });
+        }
         if let Err(refusal) = looked {
             let error = refusal.about("not read, trying again".to_owned()).to_string();
             if error != last_error {
@@ -366,18 +381,50 @@ async fn wait(
             }
             last_error = error;
         }
-        if deleted.is_empty() && nodes.is_empty() {
-            return Ok(());
-        }
-        if !is_reported
-            && started_at.elapsed() >= UNANSWERED_AFTER
-            && let Some(ending) = deleted.last()
-        {
-            is_reported = true;
-            line(&unanswered_line(&ending.object.name_any()));
-        }
         sleep(POLL_INTERVAL).await;
     }
+}
+
+/// What keeps the nodes that are left: what controllers say of the maintenances that were ended, by all as they are now.
+fn waiting_lines(
+    list: ObjectList<Decoded<NodeMaintenance>>,
+    endings: &[Ending<'_>],
+    nodes: &BTreeSet<String>,
+) -> Vec<String> {
+    let (objects, undecodable) = split_list(list);
+    let is_ended = |object: &&NodeMaintenance| endings.iter().any(|ending| ending.object.uid() == object.uid());
+    let lines: Vec<_> = objects.iter().filter(is_ended).filter_map(waiting_line).collect();
+    let Some(first) = nodes.first().filter(|_| lines.is_empty()) else {
+        return lines;
+    };
+    let nodes = match nodes.len() {
+        1 => format!("node/{first} is"),
+        more => format!("node/{first} and {} more are", more - 1),
+    };
+    let why = match undecodable.first() {
+        None => ". Does a controller lead? headgate status shows the leader".to_owned(),
+        Some(first) => format!(". NodeMaintenance {first}; no cordon is removed that it may want"),
+    };
+    vec![format!("{nodes} still cordoned by headgate{why}")]
+}
+
+/// What controllers say of a maintenance that was ended; `None` where it goes on for its other nodes.
+fn waiting_line(object: &NodeMaintenance) -> Option<String> {
+    let name = object.name_any();
+    let status = object.status.as_ref();
+    let Some(status) = status.filter(|status| status.observed_generation >= object.metadata.generation) else {
+        return Some(unanswered_line(&name));
+    };
+    object.metadata.deletion_timestamp.as_ref()?;
+    let progressing = find(&status.conditions, PROGRESSING);
+    Some(match progressing.filter(|condition| condition.status == "True") {
+        None => format!(
+            "nodemaintenance/{name} is completed, and its finalizers keep it: {}",
+            object.finalizers().join(", ")
+        ),
+        Some(condition) if condition.message.is_empty() => format!("nodemaintenance/{name} is being completed"),
+        Some(condition) => format!("nodemaintenance/{name} is being completed: {}", condition.message),
+    })
 }
 
 /// What became of a node, once no maintenance keeps it cordoned; `None` stands for a Node that does not exist.
@@ -554,6 +601,90 @@ mod tests {
         );
         let taken: Vec<_> = taken(&both, &all).collect();
         assert_eq!(taken, [("a".to_owned(), "automatic-a".to_owned())]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_keeps_a_node_is_said_after_a_while() {
+        let status = |reason: &str, state: &str, message: &str| {
+            let progressing = json!({"type": "Progressing", "status": state, "reason": reason, "message": message,
+                "lastTransitionTime": "2026-01-02T03:00:00Z"});
+            json!({"conditions": [progressing]})
+        };
+        let none = Value::Null;
+        let drains = status("Drain", "True", "");
+        let completed = status("Completed", "False", "");
+        let refused = status("Completing", "True", "Node a was refused");
+        for (selector, status, stage, expected) in [
+            (
+                named(&["a", "b"]),
+                &none,
+                "Drain",
+                "nodemaintenance/m: no controller has answered yet",
+            ),
+            (
+                named(&["a", "b"]),
+                &drains,
+                "Drain",
+                "node/a is still cordoned by headgate. Does a controller lead?",
+            ),
+            (
+                named(&["a"]),
+                &none,
+                "Drain",
+                "nodemaintenance/m: no controller has answered yet",
+            ),
+            (
+                named(&["a"]),
+                &refused,
+                "Drain",
+                "nodemaintenance/m is being completed: Node a was refused",
+            ),
+            (
+                named(&["a"]),
+                &completed,
+                "Drain",
+                "nodemaintenance/m is completed, and its finalizers keep it: example.com/backup",
+            ),
+            (
+                named(&["b"]),
+                &none,
+                "Drain",
+                "node/a is still cordoned by headgate. Does a controller lead?",
+            ),
+            (
+                named(&["a"]),
+                &none,
+                "Later",
+                "node/a is still cordoned by headgate. NodeMaintenance m cannot be decoded: ",
+            ),
+        ] {
+            let fake = headgate_test_kubernetes::FakeApi::default();
+            let (client, _faults) = fake.client();
+            let nodes = Api::<Node>::all(client.clone());
+            let object = json!({"metadata": {"name": "a", "annotations": {CORDON_ANNOTATION: "false"}}, "spec": {"unschedulable": true}});
+            let object = serde_json::from_value(object).unwrap();
+            nodes.create(&Default::default(), &object).await.unwrap();
+            let mut object = maintenance("m", "Drain", "drain", &selector);
+            object.metadata.finalizers = Some(vec!["example.com/backup".to_owned()]);
+            let all = Api::<NodeMaintenance>::all(client.clone());
+            all.create(&Default::default(), &object).await.unwrap();
+            fake.change::<NodeMaintenance>("", "m", |object| {
+                object["status"] = status.clone();
+                object["spec"]["stage"] = json!(stage);
+            });
+            let request = UndrainRequest {
+                client: &client,
+                nodes: &["a".to_owned()],
+                query: None,
+                wait: true,
+                timeout: Some(Duration::from_mins(2)),
+            };
+            let mut lines = Vec::new();
+            let undrained = undrain(&request, std::future::pending(), |line| lines.push(line.to_owned())).await;
+            assert!(matches!(undrained, Err(UndrainError::Timeout(_))), "{undrained:?}");
+            let found = lines.iter().filter(|line| line.starts_with(expected)).count();
+            assert_eq!(found, 1, "{expected}: {lines:?}");
+        }
     }
 
     #[test]
