@@ -121,6 +121,8 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             let drains = match maintenance.phase {
                 // It is not why anything on the node is as it is.
                 Phase::Idle | Phase::DryRun | Phase::Starting => continue,
+                // What an undecodable one wants there is not its to undo.
+                Phase::Complete if maintenance.is_completed() => continue,
                 Phase::Complete => {
                     wanted.entry(node).or_default().0.is_uncordoned |= maintenance.uncordons();
                     continue;
@@ -150,9 +152,12 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
         let known = wanted.remove(name);
         let taint = node.maintenance_taint.as_ref();
         let is_tainted_by_unknown = taint.is_some_and(|taint| undecodable.contains_key(taint));
+        let unknown = undecodable.values().map(String::as_str);
+        let unknown: Vec<_> = unknown.filter(|name| conditions::is_named(node, name)).collect();
         // Nothing is undone that an undecodable maintenance may want.
         let is_isolated = known.as_ref().is_some_and(|(isolation, _)| isolation.is_cordoned);
-        if !undecodable.is_empty() && !is_isolated && (known.is_none() || is_tainted_by_unknown) {
+        let is_of_unknown = is_tainted_by_unknown || !unknown.is_empty();
+        if !undecodable.is_empty() && !is_isolated && (known.is_none() || is_of_unknown) {
             continue;
         }
         // A maintenance that is about to start takes it over: pods that came in between would have to leave again.
@@ -160,7 +165,8 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             changes.insert(*name, Vec::new());
             continue;
         }
-        let (isolation, phase) = known.unwrap_or_default();
+        let (isolation, mut phase) = known.unwrap_or_default();
+        phase.unknown = unknown;
         let mut change = isolation.change(node, &uids);
         if is_tainted_by_unknown {
             change.taint = None;

@@ -101,6 +101,8 @@ pub struct NodePhase<'a> {
     pub cordoned_by: Vec<&'a str>,
     /// The maintenances in the `Drain` stage.
     pub drained_by: Vec<&'a str>,
+    /// Undecodable maintenances that the conditions of the Node name. They stay named: that is all that is known of what they want.
+    pub unknown: Vec<&'a str>,
     /// No pod has to leave any more.
     pub is_drained: bool,
 }
@@ -123,6 +125,12 @@ pub(crate) fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> 
     true_conditions(node).filter(|(_, message)| is_own_condition(message))
 }
 
+/// Whether a condition of a Node names this maintenance.
+pub(super) fn is_named(node: &Node, maintenance: &str) -> bool {
+    let mut messages = own_conditions(node).filter_map(|(_, message)| message.strip_prefix(NODE_MESSAGE_PREFIX));
+    messages.any(|names| names.split(", ").any(|name| name == maintenance))
+}
+
 /// Whether a Node shows that a maintenance has drained it.
 pub(super) fn shows_drained(node: &Node) -> bool {
     own_conditions(node).any(|(kind, _)| matches!(kind, "Drained" | "MaintenanceInProgress"))
@@ -133,7 +141,7 @@ pub(super) fn shows_drained(node: &Node) -> bool {
 /// The types mean what KEP-5683 says: a maintenance is planned until its pods have left, and in progress from then on. Others act on that:
 /// the Job controller does not wait for pods of a node whose maintenance is in progress, and autoscalers remove such a node first.
 pub fn node_conditions(node: &Node, phase: &NodePhase<'_>) -> Option<Action> {
-    let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", names.join(", "));
+    let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", [names, &phase.unknown].concat().join(", "));
     let all: Vec<_> = phase.drained_by.iter().chain(&phase.cordoned_by).copied().collect();
     let mut wanted = Vec::new();
     let mut want = |kind, reason, names: &[&str]| {
