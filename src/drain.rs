@@ -16,4 +16,4 @@ pub(crate) use manifest::{ManifestRequest, PlanFile, node_names};
 pub(crate) use progress::Outcome;
 pub(crate) use request::{Created, create};
 pub(crate) use selector::NodeQuery;
-pub(crate) use undrain::{UndrainError, UndrainRequest, undrain};
+pub(crate) use undrain::{EndedBy, UndrainError, UndrainRequest, undrain};

@@ -185,6 +185,39 @@ fn named_node(term: &NodeSelectorTerm) -> Option<&String> {
     (field.key == "metadata.name" && field.operator == "In").then_some(name)
 }
 
+/// What a person does to end a maintenance for one of its nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EndedBy {
+    /// `headgate undrain` with the node.
+    Undrain,
+    /// `headgate undrain` with the labels, or with all of the nodes that have them.
+    UndrainLabels,
+    /// Its deletion, for all of its nodes.
+    #[default]
+    Deletion,
+    /// The stage `Complete`: the leader creates it again where it is deleted.
+    Completion,
+    /// It ends already, or has ended.
+    Nothing,
+}
+
+impl EndedBy {
+    /// What ends this one.
+    pub(crate) fn of(object: &NodeMaintenance) -> Self {
+        if object.spec.stage == Stage::Complete || object.metadata.deletion_timestamp.is_some() {
+            return Self::Nothing;
+        }
+        if is_automatic(object) {
+            return Self::Completion;
+        }
+        match without(&object.spec.node_selector, &BTreeSet::new()) {
+            _ if !is_of_drain(object) || !in_progress(object) => Self::Deletion,
+            Some(_) => Self::Undrain,
+            None => Self::UndrainLabels,
+        }
+    }
+}
+
 /// How one maintenance ends for the given nodes.
 #[derive(Clone, Debug, PartialEq)]
 struct Ending<'a> {

@@ -12,6 +12,7 @@ use super::observations::{Observations, ObservedNode};
 use super::reasons;
 use super::wide::{AgentFacts, NodeObjectFacts};
 use crate::agent_status::{AgentStatus, PathStatus};
+use crate::drain::EndedBy;
 
 /// Whether a load balancer that probes `/healthz` sends new connections to the node. What others do is not known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -292,10 +293,19 @@ impl Explanation {
             }
         }
         let node = escape_line(&self.node);
-        writeln!(
-            f,
-            "    Ends with its deletion: headgate undrain {node}, or kubectl delete hgnm {name}"
-        )
+        let ends = match row.ended_by {
+            EndedBy::Nothing => return Ok(()),
+            EndedBy::Undrain => format!("its deletion: headgate undrain {node}, or kubectl delete hgnm {name}"),
+            EndedBy::UndrainLabels => format!(
+                "its deletion: headgate undrain with the labels that headgate drain got, or kubectl delete hgnm {name}"
+            ),
+            EndedBy::Deletion => format!("its deletion, for all of its nodes: kubectl delete hgnm {name}"),
+            EndedBy::Completion => format!(
+                "the stage Complete (deleted, it is created again): \
+                 kubectl patch hgnm {name} --type merge -p '{{\"spec\":{{\"stage\":\"Complete\"}}}}'"
+            ),
+        };
+        writeln!(f, "    Ends with {ends}")
     }
 }
 

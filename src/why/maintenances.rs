@@ -6,6 +6,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 
+use crate::drain::EndedBy;
 use crate::readable_objects::{ListError, list_all};
 use crate::status::{Word, word};
 
@@ -36,6 +37,9 @@ pub(crate) struct MaintenanceRow {
     pub conditions: Vec<ConditionRow>,
     /// The nodes that are shown, by name.
     pub nodes: Vec<MaintainedNodeRow>,
+    /// What ends it for one of its nodes; for text only.
+    #[serde(skip)]
+    pub ended_by: EndedBy,
 }
 
 /// A condition of a `NodeMaintenance`.
@@ -123,6 +127,7 @@ impl MaintenanceRow {
             pods_left: status.pods_left,
             conditions: conditions.collect(),
             nodes: status.node_statuses.iter().map(MaintainedNodeRow::new).collect(),
+            ended_by: EndedBy::of(object),
         }
     }
 

@@ -92,15 +92,70 @@ fn connections_through_the_node_are_a_note_while_they_count() {
 
 /// A maintenance of the node, with this text where the API server has text of others.
 fn maintenance(text: &str) -> MaintenanceRow {
+    MaintenanceRow::new(&serde_json::from_value(maintenance_object(text)).unwrap())
+}
+
+/// As `headgate drain n` creates it.
+fn maintenance_object(text: &str) -> serde_json::Value {
     let time = |second| at(second).to_string();
     let blocker = serde_json::json!({"podRef": {"namespace": "shop", "name": text}, "reason": "DisruptionBudget", "firstObservedTime": time(12),
         "message": format!("PodDisruptionBudget {text} allows 0 disruptions")});
-    let object = serde_json::json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": text},
-        "spec": {"nodeSelector": {"nodeSelectorTerms": []}, "stage": "Drain", "reason": text},
+    let term = serde_json::json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]});
+    serde_json::json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance",
+        "metadata": {"name": text, "labels": {"headgate.dev/created-by": "drain"}},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "reason": text},
         "status": {"stageStatuses": [{"name": "Cordon", "startTimestamp": time(8)}, {"name": "Drain", "startTimestamp": time(10)}],
             "nodeStatuses": [{"nodeRef": {"name": "n"}, "drainMessage": text, "podsPendingEvacuation": 1, "podsEvacuating": 2,
-                "loadBalancer": {"state": "Out", "downTime": time(11)}, "blockers": [blocker], "blockersTotal": 3}]}});
-    MaintenanceRow::new(&serde_json::from_value(object).unwrap())
+                "loadBalancer": {"state": "Out", "downTime": time(11)}, "blockers": [blocker], "blockersTotal": 3}]}})
+}
+
+#[test]
+fn what_ends_a_maintenance_follows_from_who_created_it() {
+    let labels =
+        serde_json::json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]});
+    let owner = serde_json::json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]);
+    let automatic =
+        serde_json::json!({"name": "m", "labels": {"headgate.dev/automatic": "preempt"}, "ownerReferences": owner});
+    let of_drain = maintenance_object("m")["metadata"].clone();
+    let of_team = serde_json::json!({"name": "m"});
+    let by_name = maintenance_object("m")["spec"]["nodeSelector"].clone();
+    let deletion = "Ends with its deletion, for all of its nodes: kubectl delete hgnm m";
+    for (metadata, selector, stage, expected) in [
+        (
+            &of_drain,
+            &by_name,
+            "Drain",
+            "Ends with its deletion: headgate undrain n, or kubectl delete hgnm m",
+        ),
+        (
+            &of_drain,
+            &labels,
+            "Drain",
+            "Ends with its deletion: headgate undrain with the labels that headgate drain got, or kubectl delete hgnm m",
+        ),
+        (&of_team, &by_name, "Drain", deletion),
+        (&of_team, &labels, "Cordon", deletion),
+        (
+            &automatic,
+            &by_name,
+            "Drain",
+            "Ends with the stage Complete (deleted, it is created again): \
+             kubectl patch hgnm m --type merge -p '{\"spec\":{\"stage\":\"Complete\"}}'",
+        ),
+        (&of_drain, &by_name, "Idle", deletion),
+        (&of_drain, &by_name, "Complete", ""),
+        (&automatic, &by_name, "Complete", ""),
+    ] {
+        let mut object = maintenance_object("m");
+        object["metadata"] = metadata.clone();
+        object["spec"]["nodeSelector"] = selector.clone();
+        object["spec"]["stage"] = serde_json::json!(stage);
+        let mut observed = observations(Ok(agent(200, &[], Source::Watch, 200)), Ok(api(&[], true, false)));
+        observed.maintenances = Ok(vec![MaintenanceRow::new(&serde_json::from_value(object).unwrap())]);
+        let text = explain("n", &observed, at(22)).to_string();
+        let ends = text.lines().map(str::trim).find(|line| line.starts_with("Ends with"));
+        assert_eq!(ends.unwrap_or_default(), expected);
+    }
 }
 
 #[test]
