@@ -160,6 +160,9 @@ impl NodeWriter {
                 if failure.outcome == Outcome::Gone {
                     intent.edit.missing();
                 }
+                if failure.may_be_of_one_field() {
+                    intent.edit.failed(&failure.error);
+                }
             }
         }
         (attempt, outcomes)

@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub evacuations: Vec<Evacuation>,
     /// Why the Evacuation of a pod could not be created, by the pod's UID, for blockers only.
     pub refused_evacuations: BTreeMap<String, String>,
+    /// Why a Node could not be changed that a plan wants changed, by name, for messages only.
+    pub refused_nodes: BTreeMap<String, String>,
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
     /// Whether nodes under maintenance are kept out of upgrades of AKS.

@@ -106,6 +106,9 @@ pub trait NodeEdit: Send + Sync {
     /// Called when the Node does not exist.
     fn missing(&self) {}
 
+    /// Called when the API server answers the write with an error or not at all, as where an admission webhook refuses, fails or hangs.
+    fn failed(&self, _why: &str) {}
+
     /// Called after the API server has accepted a change of the Node.
     fn written(&self, _before: &Node, _after: &Node) {}
 }

@@ -379,11 +379,16 @@ async fn an_edit_may_wait_or_be_outdated() {
     assert!(world.count("marker", "conflict") > 2);
 }
 
-struct Reported(Arc<Mutex<BTreeSet<String>>>);
+struct Reported(Arc<Mutex<BTreeSet<String>>>, Arc<Mutex<usize>>);
 
 impl NodeEdit for Reported {
     fn edit(&self, node: &mut Node, now: Timestamp) -> Edited {
         condition(node, now)
+    }
+
+    fn failed(&self, why: &str) {
+        assert!(!why.is_empty());
+        *self.1.lock().unwrap() += 1;
     }
 
     fn written(&self, before: &Node, after: &Node) {
@@ -394,17 +399,28 @@ impl NodeEdit for Reported {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_accepted_change_is_reported_once() {
+async fn an_accepted_change_is_reported_once_and_each_failed_write() {
     let world = World::new(&["one"]);
     let reported = Arc::<Mutex<BTreeSet<String>>>::default();
+    let failed = Arc::<Mutex<usize>>::default();
     let marker = world.intents.field(NodeField::Marker);
     world.fault("one", Some(Fault::Write(500)));
-    marker.publish([intent("one", Shown::No, Reported(Arc::clone(&reported)))].into());
+    marker.publish(
+        [intent(
+            "one",
+            Shown::No,
+            Reported(Arc::clone(&reported), Arc::clone(&failed)),
+        )]
+        .into(),
+    );
     sleep(3 * SECOND).await;
     assert!(reported.lock().unwrap().is_empty());
+    let failures = *failed.lock().unwrap();
+    assert!(failures > 0 && failures == usize::try_from(world.count("marker", "error")).unwrap());
     world.fault("one", None);
     sleep(60 * SECOND).await;
     assert_eq!(*reported.lock().unwrap(), ["one".to_owned()].into());
+    assert_eq!(*failed.lock().unwrap(), failures);
 }
 
 #[tokio::test(start_paused = true)]

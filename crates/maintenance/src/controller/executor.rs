@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_core::node::Node;
-use headgate_kubernetes::FieldIntents;
+use headgate_kubernetes::{FieldIntents, NodeEdit, NodeIntent};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::caches::Caches;
 use super::cordon_edit::IsolationEdit;
-use super::node_edits::{ConditionsEdit, UpgradeStatusEdit, intent};
+use super::node_edits::{ConditionsEdit, RecordedEdit, RefusedNodes, UpgradeStatusEdit, intent};
 use super::writer::{WriteError, Writer};
 use crate::api::NodeMaintenanceStatus;
 use crate::plan::action::{Action, EvacuationChange};
@@ -70,6 +70,8 @@ pub(super) struct Executor {
     pub(super) evacuated: BTreeSet<(String, String)>,
     /// When and why the last write of an Evacuation failed that the plan still asks for, by the pod's UID.
     pub(super) refused: BTreeMap<String, (Instant, String)>,
+    /// Why the last write of a Node failed for which the plan still asks.
+    pub(super) refused_nodes: RefusedNodes,
 }
 
 impl Executor {
@@ -236,19 +238,17 @@ impl Executor {
                         events: self.writer.events.clone(),
                         clock: self.writer.clock.clone(),
                     };
-                    let intent = intent(&self.node_uid(node), format!("{change:?}"), edit);
-                    isolations.insert(node.clone(), intent);
+                    isolations.insert(node.clone(), self.intent(node, format!("{change:?}"), edit));
                 }
                 Action::UpdateNodeConditions { node, set, remove } => {
                     let (set, remove) = (set.clone(), remove.clone());
                     let key = format!("{set:?} {remove:?}");
-                    let intent = intent(&self.node_uid(node), key, ConditionsEdit { set, remove });
-                    conditions.insert(node.clone(), intent);
+                    let edit = ConditionsEdit { set, remove };
+                    conditions.insert(node.clone(), self.intent(node, key, edit));
                 }
                 Action::SetUpgradePaused { node, is_paused } => {
                     let edit = UpgradeStatusEdit { is_paused: *is_paused };
-                    let intent = intent(&self.node_uid(node), is_paused.to_string(), edit);
-                    upgrade_statuses.insert(node.clone(), intent);
+                    upgrade_statuses.insert(node.clone(), self.intent(node, is_paused.to_string(), edit));
                 }
                 _ => {}
             }
@@ -256,6 +256,15 @@ impl Executor {
         self.isolations.publish(isolations);
         self.conditions.publish(conditions);
         self.upgrade_statuses.publish(upgrade_statuses);
+    }
+
+    fn intent(&self, node: &str, key: String, edit: impl NodeEdit + 'static) -> NodeIntent {
+        let edit = RecordedEdit {
+            node: node.to_owned(),
+            refused: self.refused_nodes.clone(),
+            edit,
+        };
+        intent(&self.node_uid(node), key, edit)
     }
 
     /// The UID of a Node for events; its name where it is not known.

@@ -47,6 +47,7 @@ pub(super) struct MaintenanceController {
     context: MaintenanceContext,
     probe_markers: ProbeMarkers,
     executor: Executor,
+    refused_nodes: watch::Receiver<BTreeMap<String, String>>,
     blackholes: BlackholeMeter,
 }
 
@@ -61,7 +62,9 @@ struct Turned {
 
 impl MaintenanceController {
     pub(super) fn new(caches: Caches, writer: Writer, context: MaintenanceContext) -> Self {
+        let (refused_nodes, refused_nodes_reader) = watch::channel(BTreeMap::new());
         Self {
+            refused_nodes: refused_nodes_reader,
             executor: Executor {
                 caches: caches.clone(),
                 writer,
@@ -72,6 +75,7 @@ impl MaintenanceController {
                 written_at: HashMap::new(),
                 evacuated: BTreeSet::new(),
                 refused: BTreeMap::new(),
+                refused_nodes,
             },
             caches,
             context,
@@ -124,6 +128,7 @@ impl MaintenanceController {
                 Ok(()) = caches.pods.changed() => {}
                 Ok(()) = changed(caches.machines.as_mut()) => {}
                 Ok(()) = changed(reads) => {}
+                Ok(()) = self.refused_nodes.changed() => {}
                 () = sleep_until(wake_at) => {}
             }
         }
@@ -153,6 +158,12 @@ impl MaintenanceController {
         self.executor.written_at.retain(|maintenance, _| exists(maintenance));
         let planned: BTreeSet<_> = plan.actions.iter().filter_map(Action::evacuated_pod).collect();
         self.executor.refused.retain(|pod, _| planned.contains(pod.as_str()));
+        let planned: BTreeSet<_> = plan.actions.iter().filter_map(Action::changed_node).collect();
+        self.executor.refused_nodes.send_if_modified(|refused| {
+            let count = refused.len();
+            refused.retain(|node, _| planned.contains(node.as_str()));
+            refused.len() < count
+        });
         self.executor.publish_nodes(&snapshot, &plan.actions);
         let executed = if plan.actions.is_empty() {
             Executed::default()
@@ -234,6 +245,7 @@ impl MaintenanceController {
             pods,
             evacuations,
             refused_evacuations: refused.map(|(pod, (_, why))| (pod.clone(), why.clone())).collect(),
+            refused_nodes: self.refused_nodes.borrow_and_update().clone(),
             budgets,
             load_balancers,
             machines,

@@ -1,6 +1,7 @@
 //! What a plan makes of a Node apart from its cordon (`cordon_edit`): its conditions, and the label that pauses upgrades of AKS. And what
 //! is left of a maintenance when headgate is uninstalled. Pure.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_core::node::{CORDON_ANNOTATION, MAINTENANCE_CONDITIONS, UPGRADE_PAUSED_ANNOTATION, UPGRADE_STATUS_LABEL};
@@ -8,11 +9,15 @@ use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use tokio::sync::watch;
 
 use super::cordon_edit::{give_back_to_autoscalers, is_own};
 use crate::plan::action::NodeConditionChange;
 use crate::plan::conditions::is_own_condition;
 use crate::plan::upgrade_status::PAUSED;
+
+/// Why Nodes could not be written, by name.
+pub(super) type RefusedNodes = watch::Sender<BTreeMap<String, String>>;
 
 /// What is due until the cache shows it.
 pub(super) fn intent(uid: &str, key: String, edit: impl NodeEdit + 'static) -> NodeIntent {
@@ -22,6 +27,34 @@ pub(super) fn intent(uid: &str, key: String, edit: impl NodeEdit + 'static) -> N
         shown: Shown::No,
         renew_interval: None,
         edit: Arc::new(edit),
+    }
+}
+
+/// An edit of this Node whose failures are recorded.
+pub(super) struct RecordedEdit<E> {
+    pub(super) node: String,
+    pub(super) refused: RefusedNodes,
+    pub(super) edit: E,
+}
+
+impl<E: NodeEdit> NodeEdit for RecordedEdit<E> {
+    fn edit(&self, node: &mut Node, now: Timestamp) -> Edited {
+        self.edit.edit(node, now)
+    }
+
+    fn missing(&self) {
+        self.edit.missing();
+    }
+
+    fn failed(&self, why: &str) {
+        self.refused.send_if_modified(|refused| {
+            let before = refused.insert(self.node.clone(), why.to_owned());
+            before.as_deref() != Some(why)
+        });
+    }
+
+    fn written(&self, before: &Node, after: &Node) {
+        self.edit.written(before, after);
     }
 }
 

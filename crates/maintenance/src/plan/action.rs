@@ -95,6 +95,16 @@ impl Action {
             _ => None,
         }
     }
+
+    /// The name of the Node that is changed.
+    pub(crate) fn changed_node(&self) -> Option<&str> {
+        match self {
+            Self::UpdateNode { node, .. }
+            | Self::UpdateNodeConditions { node, .. }
+            | Self::SetUpgradePaused { node, .. } => Some(node),
+            _ => None,
+        }
+    }
 }
 
 /// What is done to an Evacuation, and to no later one of the same name.

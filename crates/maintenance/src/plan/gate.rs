@@ -27,6 +27,8 @@ pub struct GateInput<'a> {
     pub observation: &'a NodeTraffic,
     /// Whether the node is unschedulable and has the taint that takes it out.
     pub is_isolated: bool,
+    /// Why the node could not be changed, if that was tried.
+    pub refused: Option<&'a str>,
     /// What the node's agent says of the connections that still pass through it; `None` if it says nothing, or that there are none.
     pub connections: Option<&'a str>,
     /// When the node will be gone, for a node with an eviction notice.
@@ -76,7 +78,10 @@ impl Gate {
             return Self::pending(
                 anew_if(before.is_some() || timed_out),
                 None,
-                "the cordon and the maintenance taint".to_owned(),
+                format!(
+                    "the cordon and the maintenance taint{}",
+                    input.refused.map(|why| format!(": {why}")).unwrap_or_default()
+                ),
                 None,
             );
         }

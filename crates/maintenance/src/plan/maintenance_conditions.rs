@@ -1,15 +1,19 @@
 //! The conditions of a NodeMaintenance (ST-02). It has all of them from the first status on, so that a client that reads one of them never
 //! takes a missing one for an answer.
 
+use std::collections::BTreeSet;
+
+use headgate_core::node::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::{LoadBalancerState, NodeMaintenanceStatus, Stage};
 use crate::deadline::hurries_from;
 
+use super::blockers::bounded;
 use super::conditions::{self, Conditions};
 use super::message::{counted, held_back_message};
 use super::phase::{Maintenance, Phase};
-use super::view::View;
+use super::view::{View, is_isolated};
 
 const NO_NODES_MESSAGE: &str = "the selector matches no node";
 
@@ -33,11 +37,17 @@ pub(super) fn conditions_of(
         Phase::Drain => (true, "Drain"),
         Phase::Complete => (true, "Completing"),
     };
-    let message = held_back(view, maintenance).unwrap_or_default();
-    conditions.set(conditions::PROGRESSING, progressing, reason, message);
+    let unchanged = unchanged_nodes(view, maintenance, status).filter(|_| progressing);
+    let message = held_back(view, maintenance).or_else(|| unchanged.clone());
+    conditions.set(
+        conditions::PROGRESSING,
+        progressing,
+        reason,
+        message.unwrap_or_default(),
+    );
     accepted(view, maintenance, previous, &mut conditions);
     all_nodes_selected(view, maintenance, previous, &mut conditions);
-    blocked(view, maintenance, status, &mut conditions);
+    blocked(view, maintenance, status, unchanged, &mut conditions);
     match maintenance.phase {
         Phase::Drain if maintenance.nodes_selected == 0 && !are_gone(view, maintenance, previous) => {
             for kind in [conditions::DRAINED, conditions::LOAD_BALANCER_OUT] {
@@ -100,12 +110,13 @@ fn all_nodes_selected(
     conditions.set(conditions::ALL_NODES_SELECTED, all, reason, message.to_owned());
 }
 
-/// What needs someone: pods that cannot leave, and load balancers that nothing confirmed within `confirmationTimeoutSeconds`, or in
+/// What needs someone: pods that cannot leave, Nodes that cannot be changed, and load balancers that nothing confirmed within `confirmationTimeoutSeconds`, or in
 /// half of the time until the deadline.
 fn blocked(
     view: &View<'_>,
     maintenance: &Maintenance<'_>,
     status: &NodeMaintenanceStatus,
+    unchanged: Option<String>,
     conditions: &mut Conditions<'_>,
 ) {
     let nodes = status
@@ -121,6 +132,10 @@ fn blocked(
             blocker.pod_ref, node.node_ref.name, blocker.message
         );
         conditions.set(conditions::BLOCKED, true, blocker.reason.as_str(), message);
+        return;
+    }
+    if let Some(message) = unchanged.filter(|_| maintenance.phase != Phase::Complete) {
+        conditions.set(conditions::BLOCKED, true, "NodeWriteFailed", message);
         return;
     }
     let timeout = i64::from(maintenance.object.spec.load_balancer.confirmation_timeout_seconds);
@@ -143,6 +158,32 @@ fn blocked(
         let message = first_of(&format!("not confirmed out of the load balancers {time}"), &late);
         conditions.set(conditions::BLOCKED, true, "LoadBalancerNotConfirmed", message);
     }
+}
+
+/// The nodes that the API server does not let be changed for a maintenance, and why the first one; `None` if there is none.
+fn unchanged_nodes(view: &View<'_>, maintenance: &Maintenance<'_>, status: &NodeMaintenanceStatus) -> Option<String> {
+    let refused = &view.snapshot.refused_nodes;
+    let is_changed = |node: &Node| match maintenance.phase {
+        Phase::Cordon => node.unschedulable,
+        Phase::Drain => is_isolated(node),
+        // Whatever is left is to be undone.
+        Phase::Complete => false,
+        Phase::Idle | Phase::DryRun | Phase::Starting => true,
+    };
+    let undone = status
+        .node_statuses
+        .iter()
+        .filter(|_| maintenance.phase == Phase::Complete);
+    let undone = undone.map(|node| &node.node_ref.name);
+    let nodes: BTreeSet<_> = undone.chain(&maintenance.nodes).map(String::as_str).collect();
+    let unchanged = nodes.into_iter().filter(|node| {
+        let known = view.nodes.get(node).filter(|node| !is_changed(node));
+        known.is_some() && refused.contains_key(*node)
+    });
+    let unchanged: Vec<_> = unchanged.collect();
+    let why = refused.get(*unchanged.first()?)?;
+    let nodes = first_of("Nodes that cannot be changed", &unchanged);
+    Some(bounded(format!("{nodes}: {why}")))
 }
 
 /// Whether the selector matches no node any more because the nodes were deleted.

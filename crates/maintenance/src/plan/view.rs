@@ -149,7 +149,8 @@ impl<'a> View<'a> {
                     settings: maintenance.object.spec.load_balancer,
                     previous,
                     observation: self.snapshot.load_balancers.get(*name).unwrap_or(&unknown),
-                    is_isolated: node.unschedulable && node.maintenance_taint.is_some(),
+                    is_isolated: is_isolated(node),
+                    refused: self.snapshot.refused_nodes.get(*name).map(String::as_str),
                     connections: node.open_connections(),
                     deadline: self.deadlines.get(*name).copied(),
                     now: self.now,
@@ -159,6 +160,11 @@ impl<'a> View<'a> {
         }
         gates
     }
+}
+
+/// Whether a node is as a drain wants it before it waits for the load balancers.
+pub(super) fn is_isolated(node: &Node) -> bool {
+    node.unschedulable && node.maintenance_taint.is_some()
 }
 
 /// What the status says about a node.

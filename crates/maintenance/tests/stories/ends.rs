@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{MINUTE, World};
+use crate::world::{MINUTE, SECOND, World};
 
 #[tokio::test(start_paused = true)]
 async fn a_taint_of_a_maintenance_that_is_gone_is_removed_with_an_event() {
@@ -54,6 +54,64 @@ async fn a_refused_stage_keeps_no_status_back() {
             progressing(world) == ("False".to_owned(), "Completed".to_owned())
         })
         .await;
+    leader.faults.set(Fault::None);
+    world.until("gone", |world| world.maintenance("m").is_none()).await;
+}
+
+/// A webhook or a policy of someone else.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_writes_are_refused_is_named_until_they_are_not() {
+    let mut world = World::new(&["one", "two"]).await;
+    let leader = world.lead().await;
+    for node in ["one", "two"] {
+        world.observe_out(node);
+    }
+    let refuse = || {
+        leader.faults.set_for(Fault::Status(403), |request| {
+            request.method == "PATCH" && request.path.starts_with("/api/v1/nodes/one")
+        });
+    };
+    let message = |world: &World, kind: &str| {
+        let status = world.maintenance("m").and_then(|object| object.status).unwrap();
+        let mut conditions = status.conditions.into_iter();
+        conditions.find(|condition| condition.type_ == kind).unwrap().message
+    };
+    let reason = |world: &World, kind: &str| world.condition("m", kind).unwrap_or_default().1;
+    refuse();
+    world.maintain("m", "Drain", &["one", "two"], &json!({})).await;
+    sleep(MINUTE).await;
+    let waiting = world.node_status("m", "one").drain_message;
+    assert!(
+        waiting.starts_with("Waiting for the cordon and the maintenance taint: ") && waiting.contains("a fault"),
+        "{waiting}"
+    );
+    assert_eq!(world.node_status("m", "two").drain_message, "");
+    assert_eq!(reason(&world, "Blocked"), "NodeWriteFailed");
+    for kind in ["Blocked", "Progressing"] {
+        let message = message(&world, kind);
+        assert!(
+            message.starts_with("Nodes that cannot be changed: one: ") && message.contains("a fault"),
+            "{kind}: {message}"
+        );
+    }
+    leader.faults.set(Fault::None);
+    world
+        .until("drained", |world| reason(world, "Drained") == "DrainCompleted")
+        .await;
+    sleep(10 * SECOND).await;
+    assert_eq!(reason(&world, "Blocked"), "NotBlocked");
+    assert_eq!(message(&world, "Progressing"), "");
+
+    refuse();
+    world.delete_maintenance("m").await;
+    sleep(MINUTE).await;
+    assert_eq!(reason(&world, "Progressing"), "Completing");
+    let completing = message(&world, "Progressing");
+    assert!(
+        completing.contains("one: ") && completing.contains("a fault"),
+        "{completing}"
+    );
+    assert_eq!(reason(&world, "Blocked"), "NotBlocked");
     leader.faults.set(Fault::None);
     world.until("gone", |world| world.maintenance("m").is_none()).await;
 }
