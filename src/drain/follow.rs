@@ -77,7 +77,8 @@ pub(crate) enum FollowError {
 
 fn goes_on(name: &str) -> String {
     format!(
-        "The drain goes on: the same command again follows it, `headgate undrain` with the same nodes or labels, or `kubectl delete hgnm {name}`, cancels it"
+        "The drain goes on: the same command again follows it, `headgate undrain` with the same nodes or labels, or \
+         `kubectl delete hgnm {name}`, cancels it"
     )
 }
 

@@ -110,8 +110,8 @@ fn all_nodes_selected(
     conditions.set(conditions::ALL_NODES_SELECTED, all, reason, message.to_owned());
 }
 
-/// What needs someone: pods that cannot leave, Nodes that cannot be changed, and load balancers that nothing confirmed within `confirmationTimeoutSeconds`, or in
-/// half of the time until the deadline.
+/// What needs someone: pods that cannot leave, Nodes that cannot be changed, and load balancers that nothing confirmed within
+/// `confirmationTimeoutSeconds`, or in half of the time until the deadline.
 fn blocked(
     view: &View<'_>,
     maintenance: &Maintenance<'_>,
