@@ -1,6 +1,7 @@
 //! `headgate restore`: sets the entries that headgate set `Down` back to `None`, after a confirmation.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
@@ -111,7 +112,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     let request = RestoreRequest {
         client,
         target,
-        nodes: arguments.nodes.clone(),
+        only_nodes: (!arguments.nodes.is_empty()).then(|| Arc::new(arguments.nodes.iter().cloned().collect())),
         lease_timeout: arguments.wait.unwrap_or(DEFAULT_LEASE_WAIT),
         work_timeout: arguments.timeout,
         clock: Clock::System,

@@ -58,7 +58,8 @@ pub use ledger::{
 pub use metrics::Metrics;
 pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};
 pub use recorded::read_recorded_once;
-pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
+pub(crate) use restore_work::restore;
+pub use restore_work::{OwnedEntry, RestoreError, RestoreOutcome};
 pub use rule_guard::HeldFor;
 pub use settings::{AdminStateMode, ForeignDown, LIST_FAILURE_TIMEOUT, STALE_NODES_TIMEOUT};
 pub use sole_writer::{SoleWriter, SoleWriterError, SoleWriterRequest, WriteTurn, run_as_sole_writer};

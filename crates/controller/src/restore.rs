@@ -5,24 +5,25 @@
 //! permit each write needs. It never takes the Lease of a leader that still renews it. The work of that term is
 //! [`admin_state::restore`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::telemetry::MetricTable;
-use headgate_kubernetes::leader::{LockMetrics, Term};
+use headgate_kubernetes::leader::Term;
 
-use crate::admin_state::{self, ClusterTarget, RestoreContext, RestoreError, RestoreOutcome};
+use crate::admin_state::{self, ClusterTarget, RestoreError, RestoreOutcome};
 use crate::own_term::{OwnTermError, OwnTermRequest, run_in_own_term};
 
 /// What to restore, and how long that may take.
+#[derive(Clone)]
 pub struct RestoreRequest {
     /// A client of the API server that does not retry by itself.
     pub client: kube::Client,
     /// The load balancers to restore.
     pub target: ClusterTarget,
-    /// The names of the Nodes whose entries are restored; empty for all Nodes.
-    pub nodes: Vec<String>,
+    /// The names of the Nodes whose entries are restored; `None` for all Nodes.
+    pub only_nodes: Option<Arc<BTreeSet<String>>>,
     /// For the leader's Lease.
     pub lease_timeout: Duration,
     /// For the work, once the Lease is acquired.
@@ -53,31 +54,15 @@ pub async fn run_restore(
     request: RestoreRequest,
     interrupted: impl Future<Output = ()>,
 ) -> Result<RestoreOutcome, RestoreRequestError> {
-    let RestoreRequest {
-        client,
-        target,
-        nodes,
-        lease_timeout,
-        work_timeout,
-        clock,
-    } = request;
     let term = OwnTermRequest {
-        client: client.clone(),
+        client: request.client.clone(),
         identity: "headgate-restore",
-        lease_timeout,
-        clock: clock.clone(),
-    };
-    let context = RestoreContext {
-        client,
-        target,
-        only_nodes: (!nodes.is_empty()).then(|| Arc::new(nodes.into_iter().collect())),
-        timeout: work_timeout,
-        lock_metrics: LockMetrics::register(MetricTable::unregistered()),
-        clock,
+        lease_timeout: request.lease_timeout,
+        clock: request.clock.clone(),
     };
     let work = move |term: Term| {
-        let context = context.clone();
-        async move { admin_state::restore(&term, &context).await }
+        let request = request.clone();
+        async move { admin_state::restore(&term, &request).await }
     };
     match run_in_own_term(term, interrupted, work).await {
         Ok(Err(RestoreError::TermEnded)) | Err(OwnTermError::Ended) => Err(RestoreRequestError::TermEnded),

@@ -175,8 +175,6 @@ struct Supervised<T> {
     observed: Observed,
     /// Whether the list before a watch resumes is not complete yet.
     is_listing_again: bool,
-    /// Whether a watch was accepted and no error has followed.
-    is_watch_accepted: bool,
     /// The responses so far.
     responses: Responses,
     reporter: WatchReporter,
@@ -199,11 +197,9 @@ impl<T> Supervised<T> {
                     let before = std::mem::replace(&mut self.responses, *self.observed.responses.borrow_and_update());
                     if self.responses.short_watches > before.short_watches {
                         self.recovers_at = None;
-                        self.is_watch_accepted = false;
                         continue;
                     }
                     if self.responses.watches > before.watches {
-                        self.is_watch_accepted = true;
                         self.recovers_at = Some(Instant::now() + RECOVERY_DELAY);
                     }
                 }
@@ -226,7 +222,6 @@ impl<T> Supervised<T> {
                     }
                     Err(error) => {
                         self.recovers_at = None;
-                        self.is_watch_accepted = false;
                         self.observed.short_watches.showed_something();
                         let reason = self.reporter.failed(&error);
                         self.observed.resumption.failed(reason);
@@ -259,7 +254,6 @@ fn supervise<T: Send + 'static>(
         verifies,
         observed,
         is_listing_again: false,
-        is_watch_accepted: false,
         responses: Responses::default(),
         reporter,
         backoff: WatchBackoff::default(),

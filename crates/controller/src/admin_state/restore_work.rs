@@ -15,11 +15,10 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::join_all;
 use headgate_azure::{ErrorClass, LoadBalancerId};
-use headgate_core::clock::Clock;
 use headgate_core::node::NodeReader;
+use headgate_core::telemetry::MetricTable;
 use headgate_kubernetes::leader::{ArmLock, LockMetrics, Term};
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
-use kube::Client;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -38,6 +37,7 @@ use crate::pool::{
     WriterLabels, list_on_request, look_up_interfaces, node_store,
 };
 
+use crate::restore::RestoreRequest;
 use progress::{Progress, owned_entry};
 
 /// The plan of the mode `Disabled`: `None` for every `Down` in the ledger.
@@ -56,23 +56,6 @@ const LABELS: WriterLabels = WriterLabels {
     request: "loadbalancer_adminstate_restore",
     source: "restore",
 };
-
-/// What the work needs.
-#[derive(Clone)]
-pub struct RestoreContext {
-    /// A client of the API server that does not retry by itself.
-    pub client: Client,
-    /// The load balancers to restore.
-    pub target: ClusterTarget,
-    /// The names of the Nodes whose entries are restored; `None` for all Nodes.
-    pub only_nodes: Option<Arc<BTreeSet<String>>>,
-    /// For the whole work.
-    pub timeout: Duration,
-    /// The metrics of the shared Lease.
-    pub lock_metrics: LockMetrics,
-    /// Wall and monotonic time.
-    pub clock: Clock,
-}
 
 /// A pool entry that the ledger has as headgate's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,19 +110,19 @@ pub enum RestoreError {
 ///
 /// # Errors
 /// If nothing could be written, or the term ended.
-pub async fn restore(term: &Term, context: &RestoreContext) -> Result<RestoreOutcome, RestoreError> {
-    let deadline = Instant::now() + context.timeout;
-    let ledger = LedgerStore::load(context.client.clone(), term.clone()).await?;
+pub(crate) async fn restore(term: &Term, request: &RestoreRequest) -> Result<RestoreOutcome, RestoreError> {
+    let deadline = Instant::now() + request.work_timeout;
+    let ledger = LedgerStore::load(request.client.clone(), term.clone()).await?;
     ledger.set_accepts_loss(true);
     let (lock, follow_lock) = ArmLock::new(
-        context.client.clone(),
-        context.clock.clone(),
-        context.lock_metrics.clone(),
+        request.client.clone(),
+        request.clock.clone(),
+        LockMetrics::register(MetricTable::unregistered()),
     );
     let mut follow_lock = std::pin::pin!(follow_lock.fuse());
     let mut tasks = JoinSet::new();
     let outcome = tokio::select! {
-        outcome = work(term, context, &ledger, lock, &mut tasks, deadline) => outcome,
+        outcome = work(term, request, &ledger, lock, &mut tasks, deadline) => outcome,
         () = &mut follow_lock => Err(RestoreError::Task("the task of the shared Lease ended".to_owned())),
         () = term.ended() => Err(RestoreError::TermEnded),
     };
@@ -156,18 +139,18 @@ struct First {
     listings: watch::Receiver<Arc<Listing>>,
 }
 
-fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, tasks: &mut JoinSet<()>) -> First {
+fn spawn_lists(term: &Term, request: &RestoreRequest, ledger: &LedgerStore, tasks: &mut JoinSet<()>) -> First {
     let (sender, targets) = watch::channel(None);
-    let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), context.clock.clone());
+    let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), request.clock.clone());
     // No taint is a signal, so that every target state is `None`.
-    let (nodes, watch_nodes) = node_store(&context.client, reporter, NodeReader::default());
+    let (nodes, watch_nodes) = node_store(&request.client, reporter, NodeReader::default());
     tasks.spawn(watch_nodes);
     let config = TargetStatesConfig {
         nodes,
-        exclude_control_plane: context.target.exclude_control_plane,
+        exclude_control_plane: request.target.exclude_control_plane,
         writes_condition: false,
         stale_timeout: STALE_NODES_TIMEOUT,
-        clock: context.clock.clone(),
+        clock: request.clock.clone(),
     };
     tasks.spawn(publish_target_states(config, sender));
     let list_requests = watch::Sender::new(ListRequest {
@@ -176,7 +159,7 @@ fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, task
         max_age: Some(RELIST_INTERVAL),
     });
     let (sender, listings) = watch::channel(Arc::new(Listing::default()));
-    let ClusterTarget { arm, scope, .. } = context.target.clone();
+    let ClusterTarget { arm, scope, .. } = request.target.clone();
     let requests = list_requests.subscribe();
     let recorded_ledger = ledger.clone();
     let recorded_pools: RecordedPools = Arc::new(move || recorded_ledger.ledger().pool_ids());
@@ -191,7 +174,7 @@ fn spawn_lists(term: &Term, context: &RestoreContext, ledger: &LedgerStore, task
 
 async fn work(
     term: &Term,
-    context: &RestoreContext,
+    request: &RestoreRequest,
     ledger: &LedgerStore,
     lock: ArmLock,
     tasks: &mut JoinSet<()>,
@@ -201,8 +184,8 @@ async fn work(
         mut targets,
         list_requests,
         listings: mut listed,
-    } = spawn_lists(term, context, ledger, tasks);
-    let ClusterTarget { arm, scope, .. } = context.target.clone();
+    } = spawn_lists(term, request, ledger, tasks);
+    let ClusterTarget { arm, scope, .. } = request.target.clone();
     tokio::select! {
         () = term.handover_requested() => return Err(RestoreError::Interrupted),
         listed = targets.wait_for(Option::is_some) => drop(listed.map_err(|_| RestoreError::Nodes)?),
@@ -238,12 +221,12 @@ async fn work(
             targets: targets.clone(),
             ledger: ledger.clone(),
             policy: RESTORE_POLICY,
-            only_nodes: context.only_nodes.clone(),
+            only_nodes: request.only_nodes.clone(),
             is_configured: listing.load_balancers.contains_key(id),
             guard: GuardSettings::DISABLED,
             services: services.subscribe(),
             held: HeldEntries::new(),
-            clock: context.clock.clone(),
+            clock: request.clock.clone(),
             members: None,
             status,
             status_changed: Arc::clone(&status_changed),
@@ -270,7 +253,7 @@ async fn work(
             return;
         }
         confirm(
-            context,
+            request,
             &mut progress,
             &list_requests,
             &mut listed,
@@ -289,7 +272,7 @@ async fn work(
         let mut under_way = lock.writes();
         let _ = timeout(HANDOVER_ANSWER_TIMEOUT, under_way.wait_for(|writes| *writes == 0)).await;
     }
-    let mut outcome = finish(context, ledger, &progress, is_complete).await;
+    let mut outcome = finish(request, ledger, &progress, is_complete).await;
     let recorded = Arc::clone(&recorded_listings.borrow());
     let unreadable = recorded.unreadable.iter();
     outcome.unreadable = unreadable
@@ -300,14 +283,14 @@ async fn work(
 
 /// Lists again, until what is left is restored; and once more when no read lags any more, where a list does not show what the ledger has.
 async fn confirm(
-    context: &RestoreContext,
+    request: &RestoreRequest,
     progress: &mut [Progress],
     list_requests: &watch::Sender<ListRequest>,
     listed: &mut watch::Receiver<Arc<Listing>>,
     ledger: &Ledger,
     recorded_listings: &watch::Sender<Arc<Listing>>,
 ) {
-    let ClusterTarget { arm, scope, .. } = &context.target;
+    let ClusterTarget { arm, scope, .. } = &request.target;
     let now = Instant::now();
     for earliest in [now, now + MAX_READ_LAG] {
         sleep_until(earliest).await;
@@ -323,7 +306,7 @@ async fn confirm(
         join_all(shown.map(|progress| progress.follow(Some(since)))).await;
         let mut outdated = progress
             .iter()
-            .flat_map(|progress| progress.outdated(context.only_nodes.as_deref()));
+            .flat_map(|progress| progress.outdated(request.only_nodes.as_deref()));
         if outdated.next().is_none() {
             return;
         }
@@ -355,7 +338,7 @@ async fn next_listing(listed: &mut watch::Receiver<Arc<Listing>>, since: Instant
 
 /// Sums up, and records in the ledger what is no longer `Down`.
 async fn finish(
-    context: &RestoreContext,
+    request: &RestoreRequest,
     ledger: &LedgerStore,
     progress: &[Progress],
     is_complete: bool,
@@ -364,7 +347,7 @@ async fn finish(
     let mut changes = Vec::new();
     let restored = LedgerEntry {
         stage: LedgerStage::Restored,
-        since: context.clock.now().wall,
+        since: request.clock.now().wall,
     };
     for progress in progress {
         outcome.restored.extend(progress.restored.iter().cloned());
@@ -388,7 +371,7 @@ async fn finish(
             (owned, entry.error.message.clone())
         });
         outcome.not_restored.extend(unreadable);
-        let outdated = progress.outdated(context.only_nodes.as_deref());
+        let outdated = progress.outdated(request.only_nodes.as_deref());
         if is_complete {
             changes.extend(outdated.map(|entry| LedgerChange::new(&entry.pool, &entry.key, Some(restored))));
         } else {

@@ -106,12 +106,6 @@ impl<'a> From<&'a mut Registry> for MetricTable<'a> {
     }
 }
 
-impl<'a> From<Option<&'a mut Registry>> for MetricTable<'a> {
-    fn from(registry: Option<&'a mut Registry>) -> Self {
-        Self(registry)
-    }
-}
-
 struct AtScrape<F>(F);
 
 impl<F> fmt::Debug for AtScrape<F> {

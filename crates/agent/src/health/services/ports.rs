@@ -1,14 +1,12 @@
 //! The Services' health check node ports: opened and closed as the table requires, each IP family separately.
 //!
-//! The first ports open when the answers are known, or 5 s after the first table. A port is open on all of its
-//! addresses or on none. A port that cannot be opened is retried every 5 s and at each change of the table. Two
-//! Services never share a port; the first one keeps it. After a port is closed, connections that are still open get
-//! 503. When the process stops, all ports are handed over to the next process as the health port is.
+//! The first ports open when the answers are known, or 5 s after the first table. A port that cannot be opened is retried every 5 s and at
+//! each change of the table. Two Services never share a port; the first one keeps it. After a port is closed, connections that are still
+//! open get 503. When the process stops, all ports are handed over to the next process as the health port is.
 
 use headgate_core::publish_if_changed;
 use headgate_core::service::{IpFamily, NamespacedName};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +52,7 @@ pub struct PortStates {
     /// Whether each port of a table was tried once.
     pub tried: bool,
     /// The open ports with their addresses.
-    pub open: BTreeMap<PortKey, Vec<SocketAddr>>,
+    pub open: BTreeMap<PortKey, SocketAddr>,
     /// The ports that cannot be opened.
     pub failed: BTreeMap<PortKey, PortFailure>,
 }
@@ -85,12 +83,11 @@ pub struct NodePortServer<S> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TargetPort {
     uid: Box<str>,
-    port: u16,
-    addresses: Vec<SocketAddr>,
+    address: SocketAddr,
 }
 
 struct OpenPort {
-    addresses: Vec<SocketAddr>,
+    address: SocketAddr,
     stop: CancellationToken,
 }
 
@@ -120,8 +117,7 @@ fn target_ports(table: &ServiceTable) -> BTreeMap<PortKey, TargetPort> {
             };
             let target = TargetPort {
                 uid: service.uid.clone(),
-                port: service.port,
-                addresses: vec![SocketAddr::new(ip, service.port)],
+                address: SocketAddr::new(ip, service.port),
             };
             (key, target)
         })
@@ -180,9 +176,7 @@ impl<S: Sockets> NodePortServer<S> {
     fn reconcile(&self, table: &ServiceTable, open: &mut OpenPorts) {
         let targets = target_ports(table);
         open.ports.retain(|key, port| {
-            let is_target = targets
-                .get(key)
-                .is_some_and(|target| target.addresses == port.addresses);
+            let is_target = targets.get(key).is_some_and(|target| target.address == port.address);
             if !is_target {
                 // The table no longer has the port, so open connections get 503.
                 port.stop.cancel();
@@ -191,53 +185,31 @@ impl<S: Sockets> NodePortServer<S> {
         });
         let mut used: BTreeMap<SocketAddr, Arc<NamespacedName>> = BTreeMap::new();
         for (key, port) in &open.ports {
-            used.extend(
-                port.addresses
-                    .iter()
-                    .map(|address| (*address, Arc::clone(&key.service))),
-            );
+            used.insert(port.address, Arc::clone(&key.service));
         }
         // Shared by all ports and not registered: a gauge of one listener has no meaning for many.
         let metrics = server::Metrics::default();
         let mut failed = BTreeMap::new();
-        for (key, target) in targets {
+        for (key, TargetPort { uid, address }) in targets {
             if open.ports.contains_key(&key) {
                 continue;
             }
-            match self.bind(&target.addresses, &used) {
-                Ok(listeners) => {
-                    used.extend(
-                        target
-                            .addresses
-                            .iter()
-                            .map(|address| (*address, Arc::clone(&key.service))),
-                    );
+            match self.bind(address, &used) {
+                Ok(listener) => {
+                    used.insert(address, Arc::clone(&key.service));
                     let stop = CancellationToken::new();
-                    for listener in listeners {
-                        let router = self
-                            .routes
-                            .clone()
-                            .port_router(Arc::clone(&key.service), key.family, target.port);
-                        let (limit, metrics, stop) = (open.connection_limit.clone(), metrics.clone(), stop.clone());
-                        open.tasks.spawn(async move {
-                            server::serve_with_limit(
-                                &limit,
-                                LISTENER_NAME,
-                                listener,
-                                router,
-                                PORT_LIMITS,
-                                &metrics,
-                                stop,
-                            )
-                            .await
-                        });
-                    }
-                    let addresses = target.addresses;
-                    open.ports.insert(key, OpenPort { addresses, stop });
+                    let routes = self.routes.clone();
+                    let router = routes.port_router(Arc::clone(&key.service), key.family, address.port());
+                    let (limit, metrics, stopped) = (open.connection_limit.clone(), metrics.clone(), stop.clone());
+                    open.tasks.spawn(async move {
+                        let serve = server::serve_with_limit;
+                        serve(&limit, LISTENER_NAME, listener, router, PORT_LIMITS, &metrics, stopped).await
+                    });
+                    open.ports.insert(key, OpenPort { address, stop });
                 }
                 Err(error) => {
                     self.routes.metrics.bind_failures.inc();
-                    let (uid, port) = (target.uid, target.port);
+                    let port = address.port();
                     failed.insert(key, PortFailure { uid, port, error });
                 }
             }
@@ -245,31 +217,25 @@ impl<S: Sockets> NodePortServer<S> {
         self.publish(&open.ports, failed);
     }
 
-    /// Binds every address, or none.
     fn bind(
         &self,
-        addresses: &[SocketAddr],
+        address: SocketAddr,
         used: &BTreeMap<SocketAddr, Arc<NamespacedName>>,
-    ) -> Result<Vec<S::Listener>, String> {
-        let with_address = |address: &SocketAddr, error: io::Error| format!("{address} cannot be bound: {error}");
-        let bind = |address: &SocketAddr| match used.get(address) {
+    ) -> Result<S::Listener, String> {
+        match used.get(&address) {
             // The system call would succeed, since sockets of one process may share a port.
             Some(service) => Err(format!("{address} is open for Service {service}")),
-            None => self
-                .sockets
-                .bind(*address)
-                .map_err(|error| with_address(address, error)),
-        };
-        addresses.iter().map(bind).collect()
+            None => {
+                let bound = self.sockets.bind(address);
+                bound.map_err(|error| format!("{address} cannot be bound: {error}"))
+            }
+        }
     }
 
     fn publish(&self, open: &BTreeMap<PortKey, OpenPort>, failed: BTreeMap<PortKey, PortFailure>) {
         let ports = PortStates {
             tried: true,
-            open: open
-                .iter()
-                .map(|(key, port)| (key.clone(), port.addresses.clone()))
-                .collect(),
+            open: open.iter().map(|(key, port)| (key.clone(), port.address)).collect(),
             failed,
         };
         publish_if_changed(&self.state, ports);
@@ -288,6 +254,7 @@ fn flatten_outcome(ended: Result<Result<(), ServeError>, tokio::task::JoinError>
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::sync::mpsc;
     use std::thread;
 

@@ -135,7 +135,7 @@ impl TestCluster {
         let request = RestoreRequest {
             client,
             target: self.world.target(arm),
-            nodes: Vec::new(),
+            only_nodes: None,
             lease_timeout: MAX_WAIT,
             work_timeout: MAX_WAIT,
             clock: self.world.clock.clone(),
