@@ -170,7 +170,8 @@ impl Attempts {
                 self.backoff.next_delay(),
             ),
             Err(AttemptError::Arm(error)) => {
-                retry_after = error.retry_after(now).map(|wait| now + wait);
+                let wait = error.retry_after(now).filter(|_| !concerns_one_pool(&error));
+                retry_after = wait.map(|wait| now + wait);
                 (LastError::from_arm(&error, previous), self.backoff.delay_after(&error))
             }
         };

@@ -35,7 +35,7 @@ pub(super) struct Batch {
     pub(super) documents: Documents,
     /// Not written again in this batch.
     rejected: HashSet<PoolId>,
-    first_rejection: Option<ArmError>,
+    rejection: Option<ArmError>,
     /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
     unrecorded: Option<IntentNotRecorded>,
     /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
@@ -81,7 +81,7 @@ impl Batch {
             plan,
             documents: Documents::default(),
             rejected: HashSet::new(),
-            first_rejection: None,
+            rejection: None,
             unrecorded: None,
             is_recording_failing,
             stale_writes: 0,
@@ -121,14 +121,20 @@ impl Batch {
         without_downs.or_else(|| open.first().filter(|_| self.unrecorded.is_none()).cloned())
     }
 
-    /// Why something of the plan is left.
+    /// Why something of the plan is left. It decides when the next attempt begins, so an error that may pass soon comes first.
     fn take_error(&mut self) -> Option<AttemptError> {
-        let rejection = self.first_rejection.take().map(AttemptError::Arm);
-        rejection.or_else(|| self.unrecorded.take().map(AttemptError::IntentNotRecorded))
+        let unrecorded = self.unrecorded.take().map(AttemptError::IntentNotRecorded);
+        match self.rejection.take() {
+            Some(error) if error.class() != ErrorClass::Terminal => Some(error.into()),
+            terminal => unrecorded.or(terminal.map(AttemptError::Arm)),
+        }
     }
 
     fn reject(&mut self, pool: PoolId, error: ArmError) {
-        self.first_rejection.get_or_insert(error);
+        let is_passing = |error: &ArmError| error.class() != ErrorClass::Terminal;
+        if !self.rejection.as_ref().is_some_and(is_passing) {
+            self.rejection = Some(error);
+        }
         self.rejected.insert(pool);
     }
 }

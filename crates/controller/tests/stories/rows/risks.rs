@@ -6,7 +6,7 @@ use headgate_azure::{RateLimit, RateLimits};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, entries, load_balancer, two_load_balancers};
+use super::super::world::{ENFORCE, dual_stack, entries, load_balancer, two_load_balancers};
 use super::cluster::{DOWN, FAILED, OUT_OF_SERVICE, ROLE_MISSING, SECOND, TestCluster, between, entry};
 
 fn throttled(seconds: u64) -> Value {
@@ -277,6 +277,47 @@ async fn pool_that_arm_fails_to_read_or_to_write_delays_no_other_pool_for_long()
         cluster.clear_faults();
         cluster.settle(&["node-2"]).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_that_arm_refuses_for_long_delays_no_retry_of_another_one() {
+    // What the other pool's write meets once, and where the intent cannot be recorded.
+    let conflict = json!({"answer": {"status": 409}});
+    let later = json!({"answer": {"status": 409, "retryAfter": 100}});
+    for (faults, of_pool) in [
+        (
+            [
+                ("kubernetes", &json!({"answer": {"status": 400}})),
+                ("kubernetes-IPv6", &conflict),
+            ],
+            "kubernetes-IPv6",
+        ),
+        (
+            [
+                ("kubernetes-IPv6", &json!({"answer": {"status": 400}})),
+                ("kubernetes", &conflict),
+            ],
+            "kubernetes",
+        ),
+    ] {
+        let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+        for (pool, fault) in faults {
+            let times = (fault == &conflict).then_some(1);
+            cluster.fault("PUT", &format!("/backendAddressPools/{pool}$"), times, fault);
+        }
+        cluster.taint(2, &[OUT_OF_SERVICE]);
+        sleep(5 * SECOND).await;
+        let down = cluster.down();
+        assert!(down[&format!("kubernetes/{of_pool}")].contains("node-2"), "{down:?}");
+    }
+    let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+    cluster.fault("PUT", "/backendAddressPools/kubernetes$", Some(1), &later);
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    sleep(5 * SECOND).await;
+    cluster.taint(3, &[OUT_OF_SERVICE]);
+    sleep(5 * SECOND).await;
+    let down = cluster.down();
+    assert_eq!(down["kubernetes/kubernetes-IPv6"].len(), 2, "{down:?}");
 }
 
 #[tokio::test(start_paused = true)]

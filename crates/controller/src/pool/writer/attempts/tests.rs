@@ -16,6 +16,8 @@ async fn failed_plan_waits_and_another_one_waits_for_retry_after_only() {
     let members = || edit("c", None);
     for (status, retry_after, until, until_of_others) in [
         (409, None, Some(SECOND / 10), None),
+        (409, Some(20), Some(20 * SECOND), None),
+        (503, Some(20), Some(20 * SECOND), Some(20 * SECOND)),
         (429, Some(20), Some(20 * SECOND), Some(20 * SECOND)),
     ] {
         let mut attempts = Attempts::default();
