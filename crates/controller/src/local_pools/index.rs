@@ -26,7 +26,7 @@ pub(crate) struct Changed {
 /// What is known of the cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LocalServiceIndex {
-    /// Only those with pools of their own.
+    /// Also those without pools of their own: rules are named for them.
     services: BTreeMap<NamespacedName, Arc<Service>>,
     /// By Service and name. Slices of other Services are kept too, because a Service may become `Local`.
     slices: HashMap<NamespacedName, BTreeMap<NamespacedName, SliceNodes>>,
@@ -40,23 +40,17 @@ pub(crate) struct LocalServiceIndex {
 impl LocalServiceIndex {
     /// Adds or replaces a Service. Returns whether it has pools of its own.
     pub(crate) fn apply_service(&mut self, service: &Arc<Service>) -> bool {
-        if !service.has_local_pools() {
-            self.delete_service(&service.name);
-            return false;
-        }
         if self.services.get(&service.name) != Some(service) {
-            self.changed.services.insert(service.name.clone());
             self.are_services_changed = true;
             self.services.insert(service.name.clone(), Arc::clone(service));
+            self.mark(service.name.clone());
         }
-        true
+        service.has_local_pools()
     }
 
-    /// Removes a Service. Returns whether it had pools of its own.
-    pub(crate) fn delete_service(&mut self, name: &NamespacedName) -> bool {
-        let was_known = self.services.remove(name).is_some();
-        self.are_services_changed |= was_known;
-        was_known
+    /// Removes a Service.
+    pub(crate) fn delete_service(&mut self, name: &NamespacedName) {
+        self.are_services_changed |= self.services.remove(name).is_some();
     }
 
     /// Adds or replaces an EndpointSlice. One that has changed its Service, or lost it, changes both.
@@ -139,7 +133,7 @@ impl LocalServiceIndex {
     }
 
     fn mark(&mut self, service: NamespacedName) {
-        if self.services.contains_key(&service) {
+        if self.service(&service).is_some() {
             self.changed.services.insert(service);
         }
     }
@@ -154,14 +148,21 @@ impl LocalServiceIndex {
         std::mem::take(&mut self.are_services_changed)
     }
 
-    /// The Services with pools of their own.
+    /// All Services.
     pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.values().map(|service| &**service)
     }
 
+    /// The names of the Services with pools of their own.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &NamespacedName> {
+        let local = self.services().filter(|service| service.has_local_pools());
+        local.map(|service| &service.name)
+    }
+
     /// The Service of this name, if it has pools of its own.
     pub(crate) fn service(&self, name: &NamespacedName) -> Option<&Service> {
-        self.services.get(name).map(|service| &**service)
+        let service = self.services.get(name)?;
+        service.has_local_pools().then_some(&**service)
     }
 
     /// The observed Nodes by name.

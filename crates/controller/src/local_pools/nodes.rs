@@ -3,18 +3,19 @@
 //! Invariants: an address that two Nodes have belongs to the younger; an address that a Node has no more is remembered for
 //! a while, also while another has it, so that the pool entry of a deleted Node is known to be a Node's. Everything else in a pool is
 //! foreign and stays, also an entry with the address of a Node and the name of something else: a Node can claim any address.
-//! A Node that is being deleted or has gone is *leaving* for [`LEAVE_TIMEOUT`].
+//! A Node that is being deleted, has gone or has lost its addresses is *leaving* for [`LEAVE_TIMEOUT`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::service::IpFamily;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// For this long a Node that is being deleted, or whose object has gone, keeps the entries that it has. The machine may
-/// still serve: its kubelet registers again, or a list lacked it.
+/// For this long a Node that is being deleted, whose object has gone, or that has no address any more keeps the entries that it has. The
+/// machine may still serve: its kubelet registers again, at first without addresses; or a list lacked it.
 const LEAVE_TIMEOUT: Duration = Duration::from_mins(5);
 /// The most former Nodes that are remembered; the one that left first is forgotten first.
 const MAX_FORMER_NODES: usize = 10_000;
@@ -50,7 +51,7 @@ pub struct NodeIndex {
     former: HashMap<IpAddr, (Arc<str>, u64)>,
     /// `former`, in the order in which they were left.
     former_order: BTreeMap<u64, IpAddr>,
-    /// The Nodes that are being deleted, and those that have gone.
+    /// The Nodes that are being deleted, those that have gone, and those that have lost their addresses of a family.
     leaving: HashMap<Arc<str>, Leaving>,
 }
 
@@ -75,6 +76,19 @@ impl Leaving {
     }
 }
 
+impl Node {
+    fn has_address(&self, family: IpFamily) -> bool {
+        let mut addresses = self.internal_addresses.iter();
+        addresses.any(|address| IpFamily::from(*address) == family)
+    }
+
+    /// Whether it has no address of a family in which it had one.
+    fn has_lost_addresses(&self, before: &Self) -> bool {
+        let lost = |family| before.has_address(family) && !self.has_address(family);
+        lost(IpFamily::IPv4) || lost(IpFamily::IPv6)
+    }
+}
+
 impl NodeIndex {
     /// Adds or replaces a Node. Returns whether anything about it changed.
     pub fn apply(&mut self, mut node: Node) -> bool {
@@ -86,11 +100,13 @@ impl NodeIndex {
             return false;
         }
         let leaving = self.leaving.remove(&name);
-        let was_deleting = self.by_name.get(&name).is_some_and(|known| known.is_deleting);
-        self.take(&name, &node.internal_addresses);
-        if node.is_deleting {
-            let leaving = leaving.filter(|_| was_deleting);
-            let leaving = leaving.unwrap_or_else(|| Leaving::new(node.clone()));
+        let known = self.take(&name, &node.internal_addresses);
+        let was_deleting = known.as_ref().is_some_and(|known| known.is_deleting);
+        let before = leaving.as_ref().map(|leaving| leaving.node.clone()).or(known);
+        let before = before.filter(|before| node.has_lost_addresses(before));
+        if node.is_deleting || before.is_some() {
+            let leaving = leaving.filter(|_| was_deleting || !node.is_deleting);
+            let leaving = leaving.unwrap_or_else(|| Leaving::new(before.unwrap_or_else(|| node.clone())));
             self.leaving.insert(Arc::clone(&name), leaving);
         }
         for address in &node.internal_addresses {
@@ -113,7 +129,9 @@ impl NodeIndex {
         let Some(node) = self.take(&name, &[]) else {
             return false;
         };
-        self.leaving.insert(name.into(), Leaving::new(node));
+        let before = self.leaving.remove(&*name).map(|leaving| leaving.node);
+        let before = before.filter(|before| node.has_lost_addresses(before));
+        self.leaving.insert(name.into(), Leaving::new(before.unwrap_or(node)));
         if self.leaving.len() > MAX_FORMER_NODES {
             self.forget_first();
         }
@@ -166,7 +184,18 @@ impl NodeIndex {
         is_changed
     }
 
-    /// A Node that is being deleted or has gone, as it was last, and whether its time has passed.
+    /// Whether there is no Node of this name, or one that has lost its addresses of the family.
+    pub(crate) fn is_unknown(&self, name: &str, family: IpFamily) -> bool {
+        self.get(name).is_none_or(|node| {
+            let is_known = node.is_deleting || node.excluded_by.is_some() || node.has_address(family);
+            !is_known
+                && self
+                    .leaving(name)
+                    .is_some_and(|(_, before, _)| before.has_address(family))
+        })
+    }
+
+    /// A Node that leaves, as it was last with addresses, and whether its time has passed.
     pub(crate) fn leaving(&self, name: &str) -> Option<(&Arc<str>, &Node, bool)> {
         let (name, leaving) = self.leaving.get_key_value(name.to_ascii_lowercase().as_str())?;
         Some((name, &leaving.node, leaving.is_over))

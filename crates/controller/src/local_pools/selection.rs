@@ -120,7 +120,7 @@ pub(crate) fn select_members<'a>(
         });
     }
     names.retain(|_, ready| !is_ready_required || *ready);
-    let unknown = names.keys().filter(|name| nodes.get(name).is_none()).count();
+    let unknown = names.keys().filter(|name| nodes.is_unknown(name, family)).count();
     let keeps_unknown = unknown * 2 > names.len();
     for name in names.into_keys() {
         let found = members_of(name, family, nodes);
@@ -169,7 +169,7 @@ fn leaving_members<'a>(
     nodes: &'a NodeIndex,
     keeps_unknown: bool,
 ) -> impl Iterator<Item = (&'a Node, DesiredMember)> + use<'a> {
-    let keeps = keeps_unknown && nodes.get(name).is_none();
+    let keeps = keeps_unknown && nodes.is_unknown(name, family);
     let leaving = nodes.leaving(name).filter(|(_, node, is_over)| {
         let is_excluded = nodes.get(name).unwrap_or(node).excluded_by.is_some();
         !is_excluded && (keeps || !is_over)

@@ -3,7 +3,7 @@
 
 use headgate_controller::local_pools::EventReason::Updated;
 use headgate_controller::local_pools::{Node, PoolKey, UpdaterSettings};
-use headgate_core::service::IpFamily;
+use headgate_core::service::{IpFamily, Service};
 use serde_json::json;
 
 use crate::world::{Call, NETWORK, World, compare_all, name, node, prepare_tick, service, slice};
@@ -235,6 +235,71 @@ fn pool_is_not_emptied_because_nodes_are_unknown() {
         ["10.0.0.1"],
         "no endpoint names it any more"
     );
+}
+
+#[test]
+fn node_that_has_no_address_any_more_leaves_as_one_that_is_gone() {
+    // As where its object was deleted and its kubelet registers before the cloud provider gives it addresses.
+    let registered: [fn(&mut World, &str); 2] = [
+        |world, name| world.updater.apply_node(node(name, &[])),
+        |world, name| {
+            world.updater.delete_node(name);
+            world.updater.apply_node(node(name, &[]));
+            world.updater.apply_node(Node {
+                is_draining: true,
+                ..node(name, &["fd00::9"])
+            });
+        },
+    ];
+    for register in registered {
+        let mut world = world_of_three();
+        register(&mut world, "n3");
+        for _ in 0..10 {
+            world.tick();
+        }
+        assert!(world.take_calls().is_empty());
+        world.tick();
+        assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1", "10.0.0.2"]);
+        world.updater.apply_node(node("n3", &["10.0.0.3"]));
+        world.tick();
+        world.observe();
+        assert_eq!(
+            world.addresses("lb", "default-web"),
+            ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+        );
+        for name in ["n1", "n2", "n3"] {
+            register(&mut world, name);
+        }
+        for _ in 0..100 {
+            world.tick();
+        }
+        world.updater.delete_node("n2");
+        world.tick();
+        assert_eq!(
+            world.addresses("lb", "default-web"),
+            ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
+            "none has an address"
+        );
+    }
+}
+
+#[test]
+fn pool_with_a_rule_of_a_service_that_is_not_local_is_left_alone() {
+    let mut world = world();
+    let other = Service {
+        is_local: false,
+        ..service("default/other", &[])
+    };
+    world.add_pool("lb", "default-web", &other.uid);
+    world.updater.apply_service(&other.clone().into());
+    world.observe();
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n2"]));
+    world.tick();
+    assert!(world.take_calls().is_empty());
+    world.updater.delete_service(&other.name);
+    world.observe();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
 }
 
 #[test]

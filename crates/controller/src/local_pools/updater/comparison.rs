@@ -35,8 +35,7 @@ impl Updater {
         }
         let changed = self.index.take_changed();
         if changed.are_nodes_changed || is_observation_new {
-            let all = self.index.services().map(|service| service.name.clone());
-            self.backlog.services.extend(all);
+            self.backlog.services.extend(self.index.names().cloned());
         } else {
             let expired = self.given_up.expired(now);
             let due = changed.services.iter().chain(expired).cloned();

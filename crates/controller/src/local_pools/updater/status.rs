@@ -36,7 +36,7 @@ pub struct ServiceStatus {
 impl Updater {
     /// The names of the Services.
     pub fn service_names(&self) -> Vec<NamespacedName> {
-        self.index.services().map(|service| service.name.clone()).collect()
+        self.index.names().cloned().collect()
     }
 
     /// A Service and its pools. `None` where it is not a Local Service with pools of its own.
