@@ -148,6 +148,9 @@ impl TargetStates {
         if may_start || before.as_ref().is_none_or(|before| plans_differ(before, &node)) {
             self.next_generation();
             self.update_period(&node, before.as_deref(), now);
+            if let Some(before) = before {
+                self.renew_periods(&before, Some(&node));
+            }
         } else {
             self.hold_generation += u64::from(has_other_hold);
         }
@@ -163,11 +166,28 @@ impl TargetStates {
         self.probed_out.remove(name);
         self.held.remove(name);
         self.unsettled.remove(name);
-        let is_known = self.nodes.remove(name);
-        if is_known {
-            self.next_generation();
+        let Some(node) = self.nodes.by_name(name).cloned() else {
+            return false;
+        };
+        self.nodes.remove(name);
+        self.next_generation();
+        self.renew_periods(&node, None);
+        true
+    }
+
+    /// An earlier plan knew other owners of the entries that this Node claimed or claims now: it does not prove that their owner is out.
+    fn renew_periods(&mut self, before: &ClusterNode, after: Option<&ClusterNode>) {
+        if after.is_some_and(|after| before.claims().eq(after.claims())) {
+            return;
         }
-        is_known
+        let after = after.into_iter().flat_map(ClusterNode::claims);
+        for claimed in before.claims().chain(after) {
+            for node in self.nodes.claimants_of(&claimed) {
+                if let Some(periods) = self.periods.get_mut(&node.name) {
+                    periods.renew(self.generation);
+                }
+            }
+        }
     }
 
     fn next_generation(&mut self) {

@@ -116,10 +116,10 @@ impl LastReads<'_> {
         {
             return Some(Unproved::NotIdentified);
         }
-        let addresses = node.addresses.iter().copied().map(Claimed::Address);
-        let machine = Some(&node.machine).filter(|machine| !machine.is_empty());
-        let mut claims = addresses.chain(machine.cloned().map(Claimed::Machine));
-        match claims.find(|claimed| self.targets.nodes.claimants_of(claimed).len() > 1) {
+        match node
+            .claims()
+            .find(|claimed| self.targets.nodes.claimants_of(claimed).len() > 1)
+        {
             Some(Claimed::Address(address)) => return Some(Unproved::AddressContested(address)),
             Some(Claimed::Machine(machine)) => return Some(Unproved::MachineContested(machine)),
             None => {}

@@ -7,7 +7,7 @@ use headgate_core::node::{NodeTraffic, SignalMatcher, SignalRules, SignalSetting
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::guard::GUARD;
 use super::rows::cluster::{DRAINING, TestCluster, entry};
@@ -243,6 +243,44 @@ async fn an_entry_that_is_added_while_the_pool_writer_waits_for_arm_is_seen_by_t
         .await;
     let took = until_false(&cluster).await;
     assert!(took <= 15 * SECOND + SECOND / 2, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_planned_before_the_node_had_its_addresses_does_not_prove_that_it_is_out() {
+    // Another Node that claims its addresses until it is deleted, or none, and its own that come later.
+    for is_claimed in [false, true] {
+        let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
+        cluster.world.marker = true;
+        let mut addresses = Value::Null;
+        cluster.node(2, |node| addresses = node["status"]["addresses"].clone());
+        if is_claimed {
+            cluster.node(1, |node| node["status"]["addresses"] = addresses.clone());
+        } else {
+            cluster.node(2, |node| node["status"]["addresses"] = json!([]));
+        }
+        cluster.lead(ENFORCE).await;
+        cluster.taint(2, &[DRAINING]);
+        sleep(20 * SECOND).await;
+        assert_ne!(marker(&cluster, 2)["status"], "True");
+        cluster.fault("PUT", "loadBalancers/kubernetes/", Some(1), &json!({"stall": "90s"}));
+        cluster.taint(3, &[DRAINING]);
+        sleep(5 * SECOND).await;
+        if is_claimed {
+            cluster.node(1, |node| node["status"]["addresses"] = json!([]));
+        } else {
+            cluster.node(2, |node| node["status"]["addresses"] = addresses.clone());
+        }
+        let began = Instant::now();
+        while marker(&cluster, 2)["status"] != "True" {
+            sleep(SECOND / 2).await;
+            assert!(began.elapsed() < 180 * SECOND);
+        }
+        let down = cluster.down();
+        assert!(
+            down.values().all(|down| down.contains("node-2")),
+            "{is_claimed}: {down:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

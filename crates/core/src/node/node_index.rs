@@ -30,6 +30,15 @@ pub struct NodeIndex {
     by_machine: HashMap<String, Vec<Arc<Node>>>,
 }
 
+impl Node {
+    /// What it claims, by which pool entries are its own: its addresses and its machine.
+    pub fn claims(&self) -> impl Iterator<Item = Claimed> {
+        let machine = Some(&self.machine).filter(|machine| !machine.is_empty());
+        let addresses = self.addresses.iter().copied().map(Claimed::Address);
+        addresses.chain(machine.cloned().map(Claimed::Machine))
+    }
+}
+
 impl NodeIndex {
     /// Adds or replaces a Node; returns whether anything changed.
     pub fn apply(&mut self, node: impl Into<Arc<Node>>) -> bool {

@@ -37,7 +37,7 @@ pub struct SignalPeriod {
     pub signals: BTreeMap<Signal, Timestamp>,
     /// When the first signal counted.
     pub since: Moment,
-    /// The observer's generation when the period last started or ended.
+    /// The observer's generation when the period last started or ended, or was renewed.
     pub generation: u64,
     /// When the last signal was gone.
     pub ended_at: Option<Instant>,
@@ -128,6 +128,13 @@ impl SignalPeriods {
         let mut counting = self.present().clone();
         counting.extend(due.into_iter().map(|(signal, pending)| (signal, pending.since)));
         self.set_counting(counting, generation, now)
+    }
+
+    /// What was decided before this generation says nothing of the period any more.
+    pub fn renew(&mut self, generation: u64) {
+        if let Some(period) = &mut self.period {
+            period.generation = generation;
+        }
     }
 
     fn set_counting(
