@@ -249,7 +249,7 @@ pub(super) fn add_interface(
     let (id, mut interfaces) = (NetworkInterfaceId::parse(id).unwrap(), InterfaceCache::default());
     Arc::make_mut(&mut view.pools[0]).interfaces.push(id.clone());
     if let Some(result) = lookup {
-        interfaces.store(id, result);
+        interfaces.store(id, tokio::time::Instant::now(), result);
     }
     interfaces
 }

@@ -33,6 +33,8 @@ pub(super) struct LoadBalancerStatus {
     pub(super) view: Option<Arc<LoadBalancerView>>,
     /// Whether every network interface in it has been looked up.
     pub(super) covers_interfaces: bool,
+    /// When the oldest of the answers was requested that an interface in a used pool has no machine.
+    pub(super) no_machine_since: Option<Instant>,
     /// The entries with a target state or a ledger entry; shared, because each report has a copy of the status.
     pub(super) entries: Arc<[EntryStatus]>,
     /// The pools that a load-balancing rule uses.
@@ -196,6 +198,7 @@ impl Planner for LoadBalancerPlanner {
             status.observed_at = Some(observation.requested_at);
             status.view = Some(Arc::clone(&observation.view));
             status.covers_interfaces = is_complete;
+            status.no_machine_since = interfaces.no_machine_since(view);
             status.unreadable_pools = unreadable_pools;
             status.unreadable_entries = unreadable_entries;
             status.entries = entries.into();

@@ -128,7 +128,10 @@ impl LastReads<'_> {
         if let Some(unreadable) = statuses().flat_map(|status| &status.unreadable_pools).next() {
             return Some(Unproved::InterfaceUnreadable(unreadable.last_error.message.clone()));
         }
-        let is_unknown = statuses().any(|status| !status.covers_interfaces);
+        // An interface is in its pool before its machine has it.
+        let is_unknown = statuses().any(|status| {
+            !status.covers_interfaces || status.no_machine_since.is_some_and(|at| at < period.since.mono)
+        });
         is_unknown.then_some(Unproved::InterfaceUnknown)
     }
 }

@@ -1,7 +1,7 @@
 //! The machines of network interfaces, cached from lookups at ARM.
 //!
 //! A scale set's interface has its machine in its id; every other interface has to be looked up. A machine is cached for
-//! [`MACHINE_TTL`] or up to half as much again, a failure for [`FAILURE_TTL`]. Only interfaces of the present pools are kept.
+//! [`MACHINE_TTL`] or up to half as much again, everything else for less. Only interfaces of the present pools are kept.
 //! A plan never waits for a lookup: an entry whose interface is not in the cache belongs to no Node yet.
 
 use std::collections::{HashMap, HashSet};
@@ -18,8 +18,12 @@ use super::view::{LoadBalancerView, PoolView};
 
 /// A machine usually keeps its interfaces for as long as it exists.
 const MACHINE_TTL: Duration = Duration::from_hours(1);
-/// After a failure, and for an interface without a machine.
-const FAILURE_TTL: Duration = Duration::from_mins(1);
+/// An interface may be in a pool before its machine exists: each list asks again.
+const NO_MACHINE_TTL: Duration = Duration::from_secs(1);
+/// After a failure that may pass.
+const RETRIABLE_TTL: Duration = Duration::from_secs(5);
+/// After a failure that lasts, such as a right that is missing.
+const TERMINAL_TTL: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Debug)]
 struct CachedInterface {
@@ -27,6 +31,8 @@ struct CachedInterface {
     machine: Option<String>,
     /// What the last lookup failed with.
     last_error: Option<LastError>,
+    /// When the last lookup was sent.
+    requested_at: Instant,
     expires_at: Instant,
 }
 
@@ -63,6 +69,14 @@ impl InterfaceCache {
         let is_known =
             |cached: &CachedInterface| cached.machine.is_some() || !cached.last_error.as_ref().is_some_and(may_pass);
         pool.interfaces.iter().all(|id| self.0.get(id).is_some_and(is_known))
+    }
+
+    /// When the oldest of the answers was requested that an interface of a used pool has no machine. It may have one since.
+    pub(crate) fn no_machine_since(&self, view: &LoadBalancerView) -> Option<Instant> {
+        let used = view.pools.iter().filter(|pool| pool.is_used());
+        let cached = used.flat_map(|pool| &pool.interfaces).filter_map(|id| self.0.get(id));
+        let without = cached.filter(|cached| cached.machine.is_none() && cached.last_error.is_none());
+        without.map(|cached| cached.requested_at).min()
     }
 
     /// The used pools with an interface whose machine is unknown because its lookup failed.
@@ -128,12 +142,12 @@ impl InterfaceCache {
         ids
     }
 
-    /// Stores the result of a lookup.
-    pub fn store(&mut self, id: NetworkInterfaceId, result: Result<Option<String>, ArmError>) {
+    /// Stores the result of a lookup that was sent then.
+    pub fn store(&mut self, id: NetworkInterfaceId, requested_at: Instant, result: Result<Option<String>, ArmError>) {
         let previous = self.0.remove(&id);
         let (machine, last_error, ttl) = match result {
             Ok(Some(machine)) => (Some(machine), None, MACHINE_TTL),
-            Ok(None) => (None, None, FAILURE_TTL),
+            Ok(None) => (None, None, NO_MACHINE_TTL),
             Err(error) => {
                 let previous_error = previous.as_ref().and_then(|cached| cached.last_error.as_ref());
                 let last_error = LastError::from_arm(&error, previous_error);
@@ -142,13 +156,18 @@ impl InterfaceCache {
                 }
                 // That the interface no longer exists is an answer.
                 let last_error = Some(last_error).filter(|_| !error.is_about_missing_resource());
-                (previous.and_then(|cached| cached.machine), last_error, FAILURE_TTL)
+                let ttl = match error.class() {
+                    ErrorClass::Terminal => TERMINAL_TTL,
+                    ErrorClass::Stale | ErrorClass::Retriable => RETRIABLE_TTL,
+                };
+                (previous.and_then(|cached| cached.machine), last_error, ttl)
             }
         };
         let cached = CachedInterface {
             expires_at: Instant::now() + spread(&id, ttl),
             machine,
             last_error,
+            requested_at,
         };
         self.0.insert(id, cached);
     }
@@ -215,18 +234,18 @@ mod tests {
         );
         assert!(!interfaces.covers(&view) && interfaces.unreadable_pools(&view).is_empty());
         let forbidden = || Err(refused(403, "AuthorizationFailed", None));
-        interfaces.store(id("known"), Ok(Some("/vm".to_owned())));
-        interfaces.store(id("known"), forbidden());
-        interfaces.store(id("gone"), Err(refused(404, "ResourceNotFound", None)));
-        interfaces.store(id("c"), Ok(None));
+        interfaces.store(id("known"), Instant::now(), Ok(Some("/vm".to_owned())));
+        interfaces.store(id("known"), Instant::now(), forbidden());
+        interfaces.store(id("gone"), Instant::now(), Err(refused(404, "ResourceNotFound", None)));
+        interfaces.store(id("c"), Instant::now(), Ok(None));
         assert!(
             interfaces.unreadable_pools(&view).is_empty(),
             "the last one has no result yet"
         );
         // The page of a proxy.
-        interfaces.store(id("b"), Err(refused(404, "", None)));
+        interfaces.store(id("b"), Instant::now(), Err(refused(404, "", None)));
         assert_eq!(interfaces.unreadable_pools(&view).len(), 1);
-        interfaces.store(id("b"), forbidden());
+        interfaces.store(id("b"), Instant::now(), forbidden());
         assert!(interfaces.covers(&view));
         assert_eq!(interfaces.machine_of(&id("KNOWN")), Some("/vm"));
         let unread = interfaces.unreadable_pools(&view);
@@ -242,7 +261,7 @@ mod tests {
             "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
              so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
         );
-        interfaces.store(id("c"), Err(ArmError::DeadlineExceeded));
+        interfaces.store(id("c"), Instant::now(), Err(ArmError::DeadlineExceeded));
         let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;
         assert!(
             message.starts_with("the network interface b and 1 more in lb/p cannot be read"),
@@ -263,7 +282,7 @@ mod tests {
             messages[1].starts_with("the network interface c cannot be read, so"),
             "{messages:?}"
         );
-        interfaces.store(id("b"), Ok(Some("/vm".to_owned())));
+        interfaces.store(id("b"), Instant::now(), Ok(Some("/vm".to_owned())));
         let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;
         assert!(
             message.starts_with("the network interface c in lb/p cannot be read, so"),
@@ -274,7 +293,7 @@ mod tests {
     #[test]
     fn unreadable_interface_of_an_unused_pool_is_not_reported() {
         let mut interfaces = InterfaceCache::default();
-        interfaces.store(id("a"), Err(ArmError::DeadlineExceeded));
+        interfaces.store(id("a"), Instant::now(), Err(ArmError::DeadlineExceeded));
         assert!(interfaces.unreadable_pools(&view(&["a"], false)).is_empty());
         assert_eq!(interfaces.unreadable_pools(&view(&["a"], true)).len(), 1);
     }
@@ -282,12 +301,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn interfaces_that_left_are_dropped_and_machines_are_cached_for_an_hour() {
         let mut interfaces = InterfaceCache::default();
-        interfaces.store(id("a"), Ok(Some("/vm".to_owned())));
-        interfaces.store(id("b"), Err(ArmError::DeadlineExceeded));
+        interfaces.store(id("a"), Instant::now(), Ok(Some("/vm".to_owned())));
+        interfaces.store(id("b"), Instant::now(), Err(ArmError::DeadlineExceeded));
         let (both, now) = (view(&["a", "b"], true), Instant::now());
         assert!(interfaces.take_due(&[&both], now).is_empty());
         assert_eq!(
-            interfaces.take_due(&[&both], now + FAILURE_TTL * 2),
+            interfaces.take_due(&[&both], now + RETRIABLE_TTL * 2),
             HashSet::from([id("b")])
         );
         assert_eq!(interfaces.take_due(&[&both], now + MACHINE_TTL * 2).len(), 2);

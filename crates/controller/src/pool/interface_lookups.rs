@@ -27,7 +27,8 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_mins(2);
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
 
-type LookupResult = (NetworkInterfaceId, Result<Option<String>, ArmError>);
+/// The time is that at which the lookup was sent.
+type LookupResult = (NetworkInterfaceId, Instant, Result<Option<String>, ArmError>);
 
 /// Looks up the interfaces of all listed load balancers, and publishes what is known. `listings` are the lists, and the reads of load
 /// balancers that only the ledger names. Ends with their tasks.
@@ -113,8 +114,9 @@ impl InterfaceLookups {
                 ..Reconcile::default()
             });
             let lookup = async move {
+                let requested_at = Instant::now();
                 let result = arm.get_interface_virtual_machine(&id, deadline).await;
-                (id, result)
+                (id, requested_at, result)
             };
             self.running.push(span.run(lookup).boxed());
         }
@@ -147,8 +149,8 @@ impl InterfaceLookups {
     /// Stores the results so far in the cache. Returns whether there were any.
     pub(super) fn store_results(&mut self, interfaces: &mut InterfaceCache) -> bool {
         let has_results = !self.results.is_empty();
-        for (id, result) in self.results.drain(..) {
-            interfaces.store(id, result);
+        for (id, requested_at, result) in self.results.drain(..) {
+            interfaces.store(id, requested_at, result);
         }
         has_results
     }

@@ -21,7 +21,7 @@ pub(crate) async fn cluster() -> TestCluster {
     cluster
 }
 
-fn marker(cluster: &TestCluster, node: usize) -> Value {
+pub(crate) fn marker(cluster: &TestCluster, node: usize) -> Value {
     let node = cluster.fake.peek::<Node>("", &format!("node-{node}")).unwrap();
     let node = serde_json::to_value(node).unwrap();
     let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();

@@ -52,6 +52,7 @@ impl Scenario {
             observed_at: None,
             view: None,
             covers_interfaces: true,
+            no_machine_since: None,
             pending_changes: plan.change_count(),
             unsent_changes: plan.change_count(),
             entries: plan.entries.into(),

@@ -5,6 +5,7 @@ use headgate_controller::admin_state::GuardSettings;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use super::super::marker::marker;
 use super::super::world::{ENFORCE, GROUP, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, FAILED, ROLE_MISSING, SECOND, TestCluster};
 
@@ -176,6 +177,44 @@ async fn unreadable_interface_delays_no_other_node_and_is_reported() {
             cluster.down()["kubernetes/kubernetes"].len() == 2
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn interface_that_gets_its_machine_after_its_lookup_does_not_leave_the_node_out() {
+    let mut resources = vec![empty_pool()];
+    resources.push(interface(&lone_interface(1), None));
+    resources.push(interface(&lone_interface(9), None));
+    let mut cluster = TestCluster::without_leader(3, &resources).await;
+    cluster.world.guard = GuardSettings::DISABLED;
+    cluster.world.marker = true;
+    cluster.lead(ENFORCE).await;
+    sleep(5 * SECOND).await;
+    let with_machine = interface(&lone_interface(1), Some(&machine(1)));
+    cluster.world.other("PUT", &lone_interface(1), &with_machine).await;
+    cluster.taint(1, &[DRAINING]);
+    let began = Instant::now();
+    while marker(&cluster, 1)["status"] != "True" {
+        sleep(SECOND / 10).await;
+        assert!(began.elapsed() < 30 * SECOND);
+    }
+    assert_eq!(cluster.down()["kubernetes/kubernetes"].len(), 1);
+    // The other one stays without a machine, and costs a moment.
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lookup_that_fails_for_a_moment_is_repeated_with_the_next_list() {
+    let mut resources = vec![empty_pool()];
+    resources.push(interface(&lone_interface(2), Some(&machine(2))));
+    let mut cluster = TestCluster::without_leader(3, &resources).await;
+    cluster.world.guard = GuardSettings::DISABLED;
+    let throttled = json!({"answer": {"status": 429, "retryAfter": 5}});
+    cluster.fault("GET", "node-2-nic", Some(1), &throttled);
+    cluster.taint(2, &[DRAINING]);
+    cluster.lead(ENFORCE).await;
+    let is_down = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes"].len() == 1;
+    let took = cluster.until("Down", is_down).await;
+    assert!(took < 25 * SECOND, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
