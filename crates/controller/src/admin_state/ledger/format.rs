@@ -5,6 +5,7 @@
 //! two things about one pool entry, or names a pool that is not there, is no ledger.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use headgate_core::clock::whole_seconds;
@@ -147,9 +148,12 @@ impl TryFrom<Grouped<String>> for Ledger {
             for (entry, place) in places {
                 let pool = text.pools.get(place);
                 let pool = pool.ok_or_else(|| format!("there is no pool {place} in the list of pools"))?;
-                let entries = Arc::make_mut(ledger.pools.entry(pool.clone()).or_default());
+                // A person may have written it, in the spelling of ARM.
+                let entries = Arc::make_mut(ledger.pools.entry(pool.to_ascii_lowercase()).or_default());
                 for key in keys {
-                    if entries.insert(key.clone(), entry).is_some() {
+                    let address = key.parse::<IpAddr>().map(|address| address.to_string());
+                    let known = address.unwrap_or_else(|_| key.to_ascii_lowercase());
+                    if entries.insert(known, entry).is_some() {
                         return Err(format!("{key} of {pool} is there twice"));
                     }
                 }
@@ -248,6 +252,20 @@ mod tests {
         // Pools and groups without entries say nothing.
         let text = json!({"version": 1, "generation": 1, "pools": ["p"], "entries": [[{down: [0]}, []]]});
         assert!(Contents::parse(&text.to_string()).unwrap().ledger.is_empty());
+    }
+
+    #[test]
+    fn ids_and_addresses_in_another_spelling_are_the_same() {
+        let mut ledger = Ledger::default();
+        for key in ["fd00::4", "name:n6"] {
+            set(&mut ledger, &pool("One"), key, entry(LedgerStage::Down, 1));
+        }
+        let down = json!({"down 1970-01-01T00:00:01Z": [0]});
+        // As az prints an id.
+        let text = json!({"version": 1, "generation": 1, "pools": [pool("One").to_string()],
+            "entries": [[down, ["FD00:0::4", "name:N6"]]]});
+        assert_ne!(pool("One").to_string(), pool_key(&pool("One")));
+        assert_eq!(Contents::parse(&text.to_string()).unwrap().ledger, ledger);
     }
 
     #[test]

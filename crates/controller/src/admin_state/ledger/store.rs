@@ -272,6 +272,8 @@ impl LedgerStore {
                         "its generation is {}, and was {}",
                         found.generation, stored.generation
                     ))
+                } else if found.generation == stored.generation && found.ledger != stored.ledger {
+                    Some(format!("it was edited: its generation is still {}", found.generation))
                 } else {
                     None
                 };
