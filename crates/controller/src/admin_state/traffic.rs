@@ -329,6 +329,10 @@ mod tests {
             (true, true, of_scale_set(3), &out),
             (true, true, other, &out),
             (false, false, of_scale_set(2), &unknown),
+            // It has no address of this family now.
+            (true, true, json!({"ipAddress": "fd00::1"}), &unknown),
+            (true, true, json!({"ipAddress": "10.0.0.9"}), &out),
+            (true, true, json!({"ipAddress": "fd00::1", "adminState": "Down"}), &out),
         ] {
             let (mut one, mut two) = (node(1, &[DRAIN]), node(2, &[]));
             two.machine = machine(2);
@@ -344,7 +348,7 @@ mod tests {
             let pool = Pool {
                 id: pool_id("p"),
                 etag: None,
-                document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "e", "properties": entry}]}}),
+                document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "n1", "properties": entry}]}}),
             };
             Arc::make_mut(&mut read.pools[0]).entries = pool.addresses().map(PoolEntry::new).collect();
             let planned = [PlannedLoadBalancer {

@@ -4,10 +4,11 @@
 //! kept: the writer has it, or reads it again, and sends it back as it was read, with its edits.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use headgate_azure::{
-    LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
+    AdminState, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
 };
 use serde_json::Value;
 
@@ -131,16 +132,25 @@ impl LoadBalancerView {
     /// Whether an entry that is no known Node's may be this one's, which lacks what the entry names.
     pub fn may_have_unknown_entry(&self, node: &ClusterNode, nodes: &NodeIndex) -> bool {
         let (has_address, has_machine) = (!node.addresses.is_empty(), !node.machine.is_empty());
-        if has_address && has_machine {
-            return false;
-        }
-        let used = self.pools.iter().filter(|pool| pool.is_used());
-        used.flat_map(|pool| &pool.entries).any(|entry| match &entry.matcher {
-            NodeMatcher::Address(ip) => !has_address && nodes.claimants(*ip).is_empty(),
+        let lacks_family_of = |ip: &IpAddr| !node.addresses.iter().any(|own| own.is_ipv4() == ip.is_ipv4());
+        let may_be_own = |entry: &PoolEntry| match &entry.matcher {
+            // Where the Node has addresses of the other family, others may have these; but not the entry that is named for it.
+            NodeMatcher::Address(ip) => {
+                let is_named =
+                    entry.name.as_deref() == Some(&*node.name) && entry.admin_state != Some(AdminState::Down);
+                (!has_address || is_named && lacks_family_of(ip)) && nodes.claimants(*ip).is_empty()
+            }
             NodeMatcher::Machine(machine) => !has_machine && nodes.machine_claimants(machine.as_str()).is_empty(),
             NodeMatcher::Interface(_) => !has_machine,
             NodeMatcher::Name(_) | NodeMatcher::Unmatched => false,
-        })
+        };
+        // All addresses of a pool are of one family, so that most pools need no look at their entries.
+        let is_relevant = |pool: &PoolView| {
+            let first = pool.entries.first().map(|entry| &entry.matcher);
+            !has_address || !has_machine || matches!(first, Some(NodeMatcher::Address(ip)) if lacks_family_of(ip))
+        };
+        let used = self.pools.iter().filter(|pool| pool.is_used() && is_relevant(pool));
+        used.flat_map(|pool| &pool.entries).any(may_be_own)
     }
 
     /// The same view, with the pools that an earlier read showed in the same way taken from that one, and of other pools the texts of
