@@ -89,6 +89,13 @@ impl Batch {
         }
     }
 
+    /// Ends once this hold of the Lease admits no write any more, and none was sent: others wait for it.
+    async fn hold_unused(&self) {
+        while self.has_written || self.guard.accepts_writes() {
+            sleep(READ_BACK_INTERVAL).await;
+        }
+    }
+
     /// Returns the edits that are neither rejected nor ignored, and whether each waits for another read.
     fn check_read_backs(
         &mut self,
@@ -150,22 +157,31 @@ impl PoolWriter {
         let recorded = BTreeSet::new();
         // The documents of the read before are not needed any more.
         batch.documents = Documents::default();
-        let (requested_at, read) = loop {
-            let requested_at = Instant::now();
-            let deadline = requested_at + READ_TIMEOUT;
-            let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline).await;
-            let shown = read.iter().flat_map(|read| &read.summary.pools);
-            if !state
-                .replaced
-                .contain_any(shown.map(|pool| (&pool.id, pool.etag.as_ref())))
-            {
-                break (requested_at, read);
+        let read = async {
+            loop {
+                let requested_at = Instant::now();
+                let deadline = requested_at + READ_TIMEOUT;
+                let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline);
+                let read = read.await;
+                let shown = read.iter().flat_map(|read| &read.summary.pools);
+                let shown = shown.map(|pool| (&pool.id, pool.etag.as_ref()));
+                if !state.replaced.contain_any(shown) {
+                    return (requested_at, read);
+                }
+                sleep(READ_BACK_INTERVAL).await;
             }
-            sleep(READ_BACK_INTERVAL).await;
+        };
+        let read = tokio::select! {
+            read = read => Some(read),
+            () = batch.hold_unused() => None,
         };
         let are_members_due = batch.plan.iter().any(|edit| edit.members.is_some());
         let is_unused = are_members_due && !batch.has_written && !batch.guard.accepts_writes();
         state.unused_holds = if is_unused { state.unused_holds + 1 } else { 0 };
+        let Some((requested_at, read)) = read else {
+            let closed = AttemptError::HoldClosed { has_written: false };
+            return self.end_batch(batch, Err(closed), state, planner).await;
+        };
         let view = match read {
             Ok(read) => {
                 batch.documents = Documents::new(&read.summary, read.text);

@@ -136,7 +136,7 @@ async fn read_that_outlasts_a_hold_of_the_lease_costs_the_service_a_retry() {
     let cluster = cluster_with(operations_of(2 * SECOND)).await;
     cluster.fault("GET", "/loadBalancers/kubernetes$", None, &json!({"stall": "35s"}));
     cluster.set_slice("web", "web-1", &[1, 2]).await;
-    sleep(6 * INTERVAL).await;
+    sleep(4 * INTERVAL).await;
     assert_eq!(cluster.puts(), 0);
     assert_eq!(cluster.events("web").await, [0, 1, 0]);
     let notes = cluster.notes(RETRYING, "web").await;
