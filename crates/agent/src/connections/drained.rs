@@ -1,8 +1,8 @@
 //! Whether connections still pass through the own node while it has a signal, from one count after the other. Pure.
 //!
-//! Invariants: [`ConnectionsState::Drained`] follows two counts in a row that began after the node had left its load balancers, and found
-//! nothing; a failed count, one that may be too small, other Services, and a return to the load balancers begin anew. A count holds for
-//! [`STALE_AFTER`], so a counter that is gone makes nothing wait for longer.
+//! Invariants: [`ConnectionsState::Drained`] follows two counts in a row that began after the node had left its load balancers and after
+//! the last order, and found nothing; a failed count, one that may be too small, other Services, and a return to the load balancers begin
+//! anew. A count holds for [`STALE_AFTER`], so a counter that is gone makes nothing wait for longer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -111,6 +111,7 @@ struct LastCount {
 pub(super) struct Connections {
     signalled_since: Option<Instant>,
     ordered_since: Option<Instant>,
+    last_order_at: Option<Instant>,
     out_since: Option<Instant>,
     zeros: u32,
     last: Option<LastCount>,
@@ -152,6 +153,7 @@ impl Connections {
             self.failure = None;
             now
         });
+        self.last_order_at = Some(now);
         self.zeros = 0;
     }
 
@@ -178,7 +180,9 @@ impl Connections {
             self.zeros = 0;
         }
         let is_zero = count.total() == 0 && count.unreliable.is_none();
-        if is_zero && self.out_since.is_some_and(|since| since <= began_at) {
+        // A count of the order before misses the Services that were added since.
+        let is_of_last_order = self.last_order_at.is_none_or(|at| at <= began_at);
+        if is_zero && is_of_last_order && self.out_since.is_some_and(|since| since <= began_at) {
             self.zeros = self.zeros.saturating_add(1);
         } else {
             self.zeros = 0;

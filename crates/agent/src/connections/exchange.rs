@@ -87,17 +87,20 @@ impl CountExchange {
 async fn issue(State((exchange, stop)): State<(CountExchange, CancellationToken)>) -> Response {
     let mut orders = exchange.orders.subscribe();
     let wanted = timeout(POLL_TIMEOUT, orders.wait_for(Option::is_some));
-    let order = tokio::select! {
-        wanted = wanted => wanted.ok().and_then(Result::ok).and_then(|order| order.clone()),
-        () = stop.cancelled() => None,
+    let has_order = tokio::select! {
+        wanted = wanted => wanted.is_ok(),
+        () = stop.cancelled() => false,
     };
+    // Before the order is read: one that is replaced in between was issued before that.
+    let issued_at = Instant::now();
+    let order = exchange.orders.borrow().clone().filter(|_| has_order);
     let Some(order) = order else {
         return StatusCode::NO_CONTENT.into_response();
     };
     let mut number = 0;
     exchange.issued.send_modify(|(last, at)| {
         *last += 1;
-        *at = Some(Instant::now());
+        *at = Some(issued_at);
         number = *last;
     });
     let order = CountOrder::clone(&order);

@@ -170,7 +170,8 @@ impl ConnectionsTask {
                     Ok(order) => {
                         let has_order = order.is_some();
                         if self.exchange.order(order) && has_order {
-                            connections.observe_order(now.mono);
+                            // The time after the change: what was issued before may be the order before.
+                            connections.observe_order(self.clock.now().mono);
                         }
                     }
                     Err(error) => connections.observe_count(now.mono, Err(error), now.mono, now.wall),

@@ -176,6 +176,15 @@ fn what_cannot_be_counted_is_unknown() {
 }
 
 #[test]
+fn a_count_of_the_order_before_confirms_nothing() {
+    let mut world = World::new();
+    world.node(true, true).ordered().at(4).counted(4, Ok(count(0)));
+    world.at(5).ordered().at(6).counted(4, Ok(count(0)));
+    assert_eq!(world.at(7).counted(7, Ok(count(0))).reason(), "Confirming");
+    assert_eq!(world.at(8).counted(8, Ok(count(0))).reason(), "NoConnections");
+}
+
+#[test]
 fn udp_is_not_waited_for_and_every_service_stays_seen() {
     let mut world = World::new();
     world.node(true, true).counted(0, Ok(count(2)));
@@ -268,21 +277,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// True says: two zeros, both begun while the node was out and signalled, with nothing else between; and without a count nothing
+    /// True says: two zeros, both begun while the node was out and signalled, and since the last order, with nothing else between; and without a count nothing
     /// waits for longer than the two bounds.
     #[test]
     fn no_sequence_says_true_without_two_zeros_or_waits_without_end(steps in steps()) {
         let mut world = World::new();
         let (mut zeros, mut out_since, mut signalled_since, mut last_count): (u32, Option<u64>, Option<u64>, Option<u64>) =
             (0, None, None, None);
-        let mut ordered_since = None;
+        let (mut ordered_since, mut last_order) = (None, None);
         for step in steps {
             match step {
                 Step::Node { is_signalled, is_out } => {
                     world.node(is_signalled, is_out);
                     let second = world.second;
                     if !is_signalled {
-                        (signalled_since, last_count, ordered_since) = (None, None, None);
+                        (signalled_since, last_count, ordered_since, last_order) = (None, None, None, None);
                     } else if signalled_since.is_none() {
                         signalled_since = Some(second);
                     }
@@ -295,6 +304,7 @@ proptest! {
                 Step::Ordered => {
                     world.ordered();
                     ordered_since = ordered_since.or(Some(world.second));
+                    last_order = Some(world.second);
                     zeros = 0;
                 }
                 Step::Counted { began, connections } => {
@@ -305,7 +315,8 @@ proptest! {
                             zeros = 0;
                         }
                         last_count = Some(world.second);
-                        let counts = connections == 0 && out_since.is_some_and(|since| since <= began);
+                        let is_of_last_order = last_order.is_none_or(|at| at <= began);
+                        let counts = connections == 0 && is_of_last_order && out_since.is_some_and(|since| since <= began);
                         zeros = if counts { zeros + 1 } else { 0 };
                     }
                 }
