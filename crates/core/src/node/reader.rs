@@ -64,7 +64,7 @@ pub struct Node {
     pub created: Timestamp,
     /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
-    /// The labels that a matcher names; all where maintenances select Nodes by them.
+    /// The labels that a matcher names, and those that [`Node::excluded`] is read from; all where maintenances select Nodes by them.
     pub labels: BTreeMap<String, String>,
     /// The annotations that a matcher names; of the own Node also headgate's.
     pub annotations: BTreeMap<String, String>,
@@ -218,11 +218,9 @@ impl NodeReader {
             name: metadata.name.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
             is_deleting,
-            excluded: excluding_label(&labels),
             control_plane: control_plane_label(&labels),
             lacks_agent: lacks_agent(&labels),
             labels: self.labels(labels),
-            hold: NodeHold::from_annotations(&annotations, &uid),
             uid,
             notice: RecordedNotice::from_annotations(&annotations).map(|notice| notice.tainted_by(&spec.taints)),
             was_unschedulable: annotations.get(CORDON_ANNOTATION).map(|value| value == "true"),
@@ -244,7 +242,6 @@ impl NodeReader {
             shutting_down: conditions.iter().any(is_shutdown),
             marker: MarkerFact::find(conditions, MARKER_CONDITION),
             connections: MarkerFact::find(conditions, CONNECTIONS_CONDITION),
-            ends: is_deleting || spec.taints.iter().any(is_terminal),
             maintenance_taint: spec
                 .taints
                 .iter()
@@ -253,7 +250,7 @@ impl NodeReader {
             taints: spec.taints,
             ..Node::default()
         };
-        node = node.with_signals(&self.rules);
+        node = node.with_derived_facts().with_signals(&self.rules);
         node.health_signals = self.health_rules.detect(&node).into_keys().collect();
         if self.detail != NodeDetail::Own {
             self.reduce(&mut node);
@@ -304,7 +301,8 @@ impl NodeReader {
     }
 
     fn labels(&self, mut labels: BTreeMap<String, String>) -> BTreeMap<String, String> {
-        labels.retain(|key, _| self.maintains() || self.reads(|rules| rules.reads_label(key)));
+        let excludes = |key: &str| [EXCLUDE_LABEL, MANAGED_LABEL].contains(&key);
+        labels.retain(|key, _| self.maintains() || excludes(key) || self.reads(|rules| rules.reads_label(key)));
         labels
     }
 
@@ -350,6 +348,15 @@ fn lacks_agent(labels: &BTreeMap<String, String>) -> bool {
 }
 
 impl Node {
+    /// The same Node with what follows from its stored fields, and is not stored itself.
+    #[must_use]
+    pub(super) fn with_derived_facts(mut self) -> Self {
+        self.hold = NodeHold::from_annotations(&self.annotations, &self.uid);
+        self.ends = self.is_deleting || self.taints.iter().any(is_terminal);
+        self.excluded = excluding_label(&self.labels);
+        self
+    }
+
     /// The same Node with the signals of these rules.
     #[must_use]
     pub fn with_signals(mut self, rules: &SignalRules) -> Self {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::hold::{NodeHold, ObservedHold};
+use super::hold::ObservedHold;
 use super::matcher::SignalRules;
 use super::reader::Node;
 use super::signal::Signal;
@@ -103,8 +103,7 @@ impl NodeReport {
         else {
             return report;
         };
-        let mut node = node.with_signals(rules);
-        node.hold = NodeHold::from_annotations(&node.annotations, &node.uid);
+        let node = node.with_derived_facts().with_signals(rules);
         let known_since = |signal: &Signal| since.get(signal.name()).copied();
         let began_at = |signal: &Signal| cordoned_since(&node, signal);
         report
@@ -319,6 +318,36 @@ mod tests {
             NodeReport::initial(Some(remembered), &SignalRules::default(), at(8)).is_eligible(),
             "the settings of this process decide"
         );
+    }
+
+    #[test]
+    fn a_remembered_node_still_ends_or_is_excluded() {
+        let spot = json!({"key": "cloudprovider.azure.microsoft.com/draining", "value": "spot-eviction", "effect": "NoSchedule"});
+        for (metadata, taints) in [
+            (json!({}), json!([spot])),
+            (json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), json!([])),
+            (
+                json!({"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "karpenter"}}),
+                json!([]),
+            ),
+            (
+                json!({"labels": {"kubernetes.azure.com/managed": "False", "other": ""}}),
+                json!([]),
+            ),
+            (json!({}), json!([])),
+        ] {
+            let object = json!({"metadata": metadata, "spec": {"taints": taints}});
+            let node = NodeReader::own(keys()).read(serde_json::from_value(object).unwrap());
+            let seen = NodeReport::initial(None, &keys(), at(1)).with_node(node.clone(), at(2));
+            let stored = serde_json::to_string(&seen.remembered(at(2))).unwrap();
+            let report = NodeReport::initial(serde_json::from_str(&stored).unwrap(), &keys(), at(8));
+            let remembered = report.node.unwrap();
+            assert_eq!(
+                (remembered.ends, remembered.excluded),
+                (node.ends, node.excluded),
+                "{stored}"
+            );
+        }
     }
 
     #[test]
