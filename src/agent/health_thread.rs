@@ -4,7 +4,8 @@
 //! The port opens at once if there is a remembered state; otherwise after the first sync with the API server, or
 //! after 5 s as eligible. If the thread also answers about Services, it waits within the same 5 s until they are
 //! listed, and their other nodes read if this one has signals, so that a roll of headgate neither fails a Service nor
-//! takes back a 503. No failure elsewhere closes the port.
+//! takes back a 503. Where another process still answers on the port, which it would share, it waits for the first
+//! sync and the lists for as long as that one does. No failure elsewhere closes the port.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use headgate_core::node::NodeReport;
 use headgate_http::server::{self, Binder, Limits, Metrics};
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
-use tokio::time::{interval, timeout_at};
+use tokio::time::{interval, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::AgentError;
@@ -142,7 +143,8 @@ impl HealthServer {
             Some(routes) => router.merge(routes.path_router()),
             None => router,
         };
-        let synced = wait_for_sync(reports, extras.routes, binder.log_runtime.clone());
+        let replaced = server::other_process_ended(binder.address, limits.proxy_protocol);
+        let synced = wait_for_sync(reports, extras.routes, replaced, binder.log_runtime.clone());
         let all = async {
             let node_ports = async { Ok(OptionFuture::from(node_ports).await.transpose().map(drop)?) };
             tokio::try_join!(serve(binder, router, limits, metrics, synced, stop), node_ports).map(drop)
@@ -162,24 +164,42 @@ async fn beat(heartbeat: &Heartbeat) {
     }
 }
 
-/// Waits, with a limit, until the inputs of the answers are known.
+/// Waits until the inputs of the answers are known, for [`SYNC_TIMEOUT`] at most. While another process answers on the port, until
+/// `replaced` ends, it waits for longer for what `/readyz` asks for: a roll ends no process before that.
 async fn wait_for_sync(
-    mut reports: watch::Receiver<NodeReport>,
+    reports: watch::Receiver<NodeReport>,
     routes: Option<ServiceRoutes>,
+    replaced: impl Future<Output = ()>,
     log_runtime: Option<runtime::Handle>,
 ) {
     let log = |write: fn()| server::log_on(log_runtime.as_ref(), write);
-    let deadline = Instant::now() + SYNC_TIMEOUT;
-    if timeout_at(deadline.into(), reports.wait_for(NodeReport::is_known))
-        .await
-        .is_err()
-    {
+    let tables = routes.as_ref().map(|routes| routes.tables.clone());
+    // A sender that was dropped leaves an error: the process stops.
+    let listed = async || {
+        let _ = reports.clone().wait_for(NodeReport::is_known).await;
+        if let Some(mut tables) = tables.clone() {
+            let _ = tables.wait_for(Option::is_some).await;
+        }
+    };
+    let known = async || match &routes {
+        Some(routes) => routes.known().await,
+        None => listed().await,
+    };
+    if timeout(SYNC_TIMEOUT, known()).await.is_ok() {
+        return;
+    }
+    let ready = async {
+        listed().await;
+        let _ = timeout(SYNC_TIMEOUT, known()).await;
+    };
+    tokio::select! {
+        () = ready => {}
+        () = replaced => {}
+    }
+    if !reports.borrow().is_known() {
         log(|| tracing::warn!("state of the Node unknown and no remembered state found, it counts as eligible"));
     }
-    if let Some(routes) = routes
-        && timeout_at(deadline.into(), routes.known()).await.is_err()
-        && routes.tables.borrow().is_none()
-    {
+    if tables.is_some_and(|tables| tables.borrow().is_none()) {
         log(|| tracing::warn!("Services and EndpointSlices not listed in time; requests about them get 503"));
     }
 }
@@ -223,11 +243,13 @@ mod tests {
     use kube::runtime::watcher::Event;
     use prometheus_client::registry::Registry;
     use serde_json::{from_value, json};
+    use tokio::time::sleep;
 
     use super::*;
 
-    /// How long the health port of a Node with these taints waits while its Service is listed and no other node was read.
-    async fn waited(taints: Vec<Taint>) -> Duration {
+    /// How long the health port of a Node with these taints waits while no other node was read. Its Service is listed after some time, and
+    /// another process answers for some.
+    async fn waited(taints: Vec<Taint>, listed_after: Duration, answered_for: Duration) -> Duration {
         let (clock, rules) = (Clock::System, SignalSettings::default().health());
         let node = Node {
             uid: "u".into(),
@@ -255,7 +277,7 @@ mod tests {
         ] {
             index.apply_slice(event);
         }
-        let tables = watch::Sender::new(index.table().map(Arc::new));
+        let tables = watch::Sender::new(None);
         let ports = watch::Sender::new(PortStates::default());
         let routes = ServiceRoutes {
             metrics: ServiceMetrics::register(&mut Registry::default(), tables.subscribe(), ports.subscribe(), None),
@@ -271,7 +293,15 @@ mod tests {
             clock,
         };
         let begun = tokio::time::Instant::now();
-        wait_for_sync(reports.subscribe(), Some(routes), None).await;
+        let list = async {
+            sleep(listed_after).await;
+            tables.send_replace(index.table().map(Arc::new));
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = wait_for_sync(reports.subscribe(), Some(routes), sleep(answered_for), None) => {}
+            () = list => {}
+        }
         begun.elapsed()
     }
 
@@ -315,10 +345,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_port_waits_for_the_other_nodes_of_services_but_not_for_long() {
-        assert_eq!(waited(Vec::new()).await.as_secs(), 0);
-        let taint = Taint::new("headgate.dev/maintenance", "NoSchedule");
-        let waited = waited(vec![taint]).await;
-        assert!(waited.abs_diff(SYNC_TIMEOUT) < Duration::from_secs(1), "{waited:?}");
+    async fn the_port_waits_for_the_answers_but_alone_not_for_long() {
+        let taint = || vec![Taint::new("headgate.dev/maintenance", "NoSchedule")];
+        let (at_once, for_long) = (Duration::ZERO, Duration::from_secs(30));
+        for (taints, listed_after, answered_for, expected) in [
+            (Vec::new(), at_once, at_once, 0),
+            (Vec::new(), for_long, at_once, 5),
+            // Half of the probes would get 503 for every Service.
+            (Vec::new(), for_long, 2 * for_long, 30),
+            (Vec::new(), 2 * for_long, for_long, 30),
+            (taint(), at_once, at_once, 5),
+            (taint(), at_once, for_long, 10),
+            (taint(), for_long, 2 * for_long, 35),
+        ] {
+            let waited = waited(taints.clone(), listed_after, answered_for).await;
+            let is_expected = waited.abs_diff(Duration::from_secs(expected)) < Duration::from_secs(1);
+            assert!(is_expected, "{taints:?} {listed_after:?} {answered_for:?}: {waited:?}");
+        }
     }
 }

@@ -23,3 +23,4 @@ pub use connections::Limits;
 pub use metrics::Metrics;
 pub use proxy_protocol::ProxyProtocol;
 pub use serve::{Listener, ServeError, serve, serve_with_limit};
+pub use steer::other_process_ended;

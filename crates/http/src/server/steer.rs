@@ -18,7 +18,7 @@ use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::socket::{setsockopt, sockopt::AttachReusePortCbpf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::proxy_protocol::ProxyProtocol;
 
@@ -26,6 +26,8 @@ use super::proxy_protocol::ProxyProtocol;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time for the own connection to arrive here, or for the other process to answer it.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time between two questions whether another process still answers.
+const QUESTION_INTERVAL: Duration = Duration::from_millis(500);
 /// Indexes to try; more processes never share a port.
 const MAX_GROUP_SIZE: u32 = 8;
 /// An index beyond every group, with which the kernel chooses by hash.
@@ -76,6 +78,17 @@ pub(super) async fn steer_away(
     attach_program(listener, INDEX_BY_HASH)
 }
 
+/// Waits until no process answers at `address`, or the one that does closes. A process asks this before it binds the address itself.
+pub async fn other_process_ended(address: SocketAddr, proxy_protocol: ProxyProtocol) {
+    let is_served = async || match connect(address).await {
+        Some(stream) => is_staying(stream, proxy_protocol).await,
+        None => false,
+    };
+    while timeout(ANSWER_TIMEOUT, is_served()).await.unwrap_or(false) {
+        sleep(QUESTION_INTERVAL).await;
+    }
+}
+
 /// Makes the kernel choose the socket at `index` for each new connection.
 fn attach_program(listener: &TcpListener, index: u32) -> io::Result<()> {
     let code = u16::try_from(libc::BPF_RET | libc::BPF_K).map_err(io::Error::other)?;
@@ -98,7 +111,10 @@ async fn find_owner(
     proxy_protocol: ProxyProtocol,
     serve: &mut impl FnMut(TcpStream),
 ) -> SocketOwner {
-    let Some(stream) = connect(listener).await else {
+    let Ok(address) = listener.local_addr() else {
+        return SocketOwner::Unknown;
+    };
+    let Some(stream) = connect(address).await else {
         return SocketOwner::Unknown;
     };
     let Ok(own_address) = stream.local_addr() else {
@@ -125,9 +141,8 @@ async fn find_owner(
     timeout(ANSWER_TIMEOUT, owner).await.unwrap_or(SocketOwner::Closing)
 }
 
-/// A connection to the listener's own port, in an IP family that this machine has.
-async fn connect(listener: &TcpListener) -> Option<TcpStream> {
-    let address = listener.local_addr().ok()?;
+/// A connection to this port of the own machine, in an IP family that it has.
+async fn connect(address: SocketAddr) -> Option<TcpStream> {
     let reachable: &[IpAddr] = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
         IpAddr::V6(ip) if ip.is_unspecified() => &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)],
@@ -305,6 +320,31 @@ mod tests {
             task.abort();
         }
         assert!(shortest < ANSWER_TIMEOUT, "{shortest:?}");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_answers_at_the_address_is_waited_for_until_it_closes() {
+        for proxy_protocol in ProxyProtocol::ALL {
+            let listener = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
+            let address = listener.local_addr().unwrap();
+            let limits = Limits {
+                proxy_protocol,
+                ..Limits::HEALTH
+            };
+            let stop = CancellationToken::new();
+            let stopped = stop.clone();
+            let serving = tokio::spawn(async move {
+                serve("test", listener, Router::new(), limits, &Metrics::default(), stopped).await
+            });
+            let mut ended = std::pin::pin!(other_process_ended(address, proxy_protocol));
+            assert!(
+                timeout(2 * QUESTION_INTERVAL, &mut ended).await.is_err(),
+                "{proxy_protocol:?}"
+            );
+            stop.cancel();
+            timeout(Duration::from_secs(5), ended).await.unwrap();
+            serving.abort();
+        }
     }
 
     #[tokio::test]
