@@ -16,6 +16,8 @@ use tokio::time::Instant;
 
 use super::services::{HoldReason, KeptBecause, KeptServices, ServiceTable};
 
+/// The reason of a marker that says that the node is out.
+pub(crate) const PROBES_FAILED: &str = "ProbesFailed";
 /// The Services that a message names.
 const MAX_NAMES: usize = 8;
 /// The longest interval of load balancers.
@@ -262,7 +264,7 @@ impl FailedProbes {
         if missing.is_empty() {
             MarkerCondition {
                 status: MarkerStatus::True,
-                reason: "ProbesFailed",
+                reason: PROBES_FAILED,
                 message: format!(
                     "{} probes of /healthz or more were answered with 503.{about_services}",
                     self.required

@@ -13,7 +13,7 @@ use headgate_kubernetes::FieldIntents;
 use headgate_kubernetes::MarkerState;
 use tokio::time::{Instant, sleep};
 
-use super::failed_probes::{FailedProbes, LocalServices};
+use super::failed_probes::{FailedProbes, LocalServices, PROBES_FAILED};
 use super::metrics::Metrics;
 use super::services::KeptServicesView;
 use super::verdict::VerdictInputs;
@@ -87,7 +87,7 @@ impl ProbesMarker {
         }
         let is_out = shown
             .as_ref()
-            .is_some_and(|shown| shown.is_out() && shown.reason == "ProbesFailed");
+            .is_some_and(|shown| shown.is_out() && shown.reason == PROBES_FAILED);
         let now = self.clock.now();
         if is_out
             && probes.is_none()
@@ -222,7 +222,8 @@ mod tests {
                 taints: vec![Taint::new(taint, "NoSchedule")],
                 marker: marker.map(|status| MarkerFact {
                     status,
-                    reason: "ProbesFailed".to_owned(),
+                    reason: PROBES_FAILED.to_owned(),
+                    since: Some(Timestamp::now() - Duration::from_mins(1)),
                     ..MarkerFact::default()
                 }),
                 ..Node::default()
@@ -252,6 +253,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_restarted_agent_leaves_a_true_marker_until_its_answers_are_known() {
+        for has_other_signal in [false, true] {
+            leaves_a_true_marker(has_other_signal).await;
+        }
+    }
+
+    /// Where the other node that serves has no signal, or has one and an earlier name.
+    async fn leaves_a_true_marker(has_other_signal: bool) {
         let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
         assert_eq!(wanted(&mut scene, &mut probes, started_at).await, None, "no Node");
         scene.observe(MAINTENANCE, Some(MarkerStatus::True));
@@ -262,8 +270,11 @@ mod tests {
             None,
             "no other nodes"
         );
-        let signals = scene.node.borrow().signals().clone();
-        let read = || Some(Arc::new(DrainReads::example(&signals, &[&web()], Instant::now())));
+        let report = scene.node.borrow().clone();
+        let read = || {
+            let reads = DrainReads::example(&report, &web(), has_other_signal, Clock::System.now());
+            Some(Arc::new(reads))
+        };
         scene.reads.send_replace(read());
         // Its load balancer may have left, and asks this process nothing.
         assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));

@@ -4,15 +4,17 @@
 //! Service. A read counts if it began after this process observed the node's signals, and for [`READ_TTL`]. Such a node is Ready,
 //! not about to end, in load balancers, has an agent and a ready endpoint, and
 //! - has no signal, or
-//! - has signals and a name before the own one, once the own signals have lasted for [`SIGNALLED_WAIT`].
+//! - has signals and a name before the own one, once the own signals have lasted for [`SIGNALLED_WAIT`] in this process, or the own Node
+//!   has the marker of failed probes for so long.
 //!
 //! Invariant: of the nodes that serve a Service in an IP family and are not about to end, one answers 200, whoever observes what how late.
 //! Take the one whose signals began last, if all have some. Each of its reads shows signals on all others, so it does not fail in the first
 //! [`SIGNALLED_WAIT`]. Later, no read from before its signals counts any more on any node, so nobody finds a node without a signal, and
-//! the first of all names finds no other. This needs reads that are not answered from a cache, and clocks that run
-//! equally fast to within the difference of the two times. Three limits: a node that ends, or loses its endpoint, counts until the next read,
-//! within seconds; where no marker is written, a node whose signals have ended counts although its agent may not know yet; an endpoint
-//! counts once a read shows it ready, although load balancers may not have found its node yet.
+//! the first of all names finds no other. With the marker a node counts for nobody as one without a signal, so a new process on it need not
+//! wait again. This needs reads that are not answered from a cache, and clocks that run equally fast to within the difference of the two
+//! times. Three limits: a node that ends, or loses its endpoint, counts until the next read, within seconds; where no marker is written, a
+//! node whose signals have ended counts although its agent may not know yet; an endpoint counts once a read shows it ready, although load
+//! balancers may not have found its node yet.
 
 use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
@@ -23,6 +25,8 @@ use headgate_core::clock::{Moment, age_by_wall_clock};
 use headgate_core::node::{MARKER_TTL, MarkerFact, Node, NodeObjectState, NodeReport, Signal};
 use jiff::Timestamp;
 use tokio::time::Instant;
+
+use super::super::failed_probes::PROBES_FAILED;
 
 /// From the start of a read to the end of its validity. Without the API server the node returns then, if it works: whether it has become the
 /// last one is unknown.
@@ -37,14 +41,20 @@ pub(super) struct OtherNodes {
     pub(super) without_signal: Option<String>,
     /// One with signals, whose name is before the own one.
     pub(super) with_earlier_name: Option<String>,
+    /// Whether the own Node has the marker for so long that no read that still counts shows it without a signal.
+    pub(super) own_is_long_out: bool,
 }
 
 impl OtherNodes {
-    /// Adds a node that was read. It counts only if it works, is not about to end, and has an agent.
+    /// Adds a node that was read. Another one counts only if it works, is not about to end, and has an agent.
     pub(super) fn add(&mut self, node: &Node, own_name: &str, now: Moment) {
+        if node.name == own_name {
+            self.own_is_long_out = has_long_been_out(node, now);
+            return;
+        }
         let may_serve = node.ready && !node.is_terminal() && node.excluded.is_none();
         // Nobody answers the probes of headgate's path there. Where kube-proxy answers those of the Service's port, this node only stays longer.
-        if node.name == own_name || !may_serve || node.lacks_agent {
+        if !may_serve || node.lacks_agent {
             return;
         }
         // Signals that must last before they count are among them: the other agent counts by its own clock. One that has ended ends for
@@ -65,6 +75,14 @@ impl OtherNodes {
 fn is_leftover(marker: &MarkerFact, now: Moment) -> bool {
     let is_old = |at| age_by_wall_clock(at, now) >= 2 * marker.ttl(MARKER_TTL);
     marker.needs_confirmation() && marker.confirmed_at.is_some_and(is_old)
+}
+
+/// Whether the own marker has said for [`SIGNALLED_WAIT`] that the node's probes have failed: the work of an earlier process.
+fn has_long_been_out(own: &Node, now: Moment) -> bool {
+    let is_current =
+        |marker: &&MarkerFact| marker.is_out() && marker.reason == PROBES_FAILED && !is_leftover(marker, now);
+    let since = own.marker.as_ref().filter(is_current).and_then(|marker| marker.since);
+    since.is_some_and(|since| age_by_wall_clock(since, now) >= SIGNALLED_WAIT)
 }
 
 /// A read of a Service's other nodes.
@@ -100,20 +118,22 @@ impl DrainReads {
         }
     }
 
-    /// Reads of these Services that show another node without a signal.
+    /// A read of the Service that shows one other node: without a signal, or with one and an earlier name.
     #[cfg(test)]
-    pub(crate) fn example(signals: &Signals, services: &[&NamespacedName], started_at: Instant) -> Self {
-        let others = OtherNodes {
-            without_signal: Some("other".to_owned()),
-            ..OtherNodes::default()
+    pub(crate) fn example(report: &NodeReport, service: &NamespacedName, has_signal: bool, now: Moment) -> Self {
+        let other = |is_this: bool| is_this.then(|| "other".to_owned());
+        let mut others = OtherNodes {
+            without_signal: other(!has_signal),
+            with_earlier_name: other(has_signal),
+            own_is_long_out: false,
         };
-        let read = ServiceRead { started_at, others };
+        if let Some(own) = &report.node {
+            others.add(own, &own.name, now);
+        }
+        let started_at = now.mono;
         Self {
-            services: services
-                .iter()
-                .map(|service| ((*service).clone(), read.clone()))
-                .collect(),
-            ..Self::new(signals.clone(), started_at)
+            services: [(service.clone(), ServiceRead { started_at, others })].into(),
+            ..Self::new(report.signals().clone(), started_at)
         }
     }
 
@@ -221,7 +241,7 @@ pub(super) fn service_drain(
     if read.started_at < reads.observed_at || now >= read.started_at + READ_TTL {
         return not_read;
     }
-    let relies_on_signalled = now >= reads.observed_at + SIGNALLED_WAIT;
+    let relies_on_signalled = read.others.own_is_long_out || now >= reads.observed_at + SIGNALLED_WAIT;
     let is_served =
         read.others.without_signal.is_some() || relies_on_signalled && read.others.with_earlier_name.is_some();
     if is_served {

@@ -1,10 +1,10 @@
 //! Reads the other nodes of the Services with endpoints on this node, while the node has signals that may be taken back.
 //!
-//! At rest it reads nothing. A read of one Service lists its EndpointSlices and gets the Nodes that they name, until one keeps serving. Both
-//! come from storage and not from the API server's cache, as `drain` requires. It is published at once. The next one follows 5 s after its
-//! start; a Service that appears is read at once. A few are read at the same time, those of the namespace with the fewest reads under way
-//! first, so that many or slow Services of one tenant do not delay the others'. A read that fails changes nothing: what was read of the
-//! Service before expires.
+//! At rest it reads nothing. A read of one Service lists its EndpointSlices and gets the Nodes that they name, until one keeps serving, and
+//! the own one if only nodes with signals serve. All come from storage and not from the API server's cache, as `drain` requires. It is
+//! published at once. The next one follows 5 s after its start; a Service that appears is read at once. A few are read at the same time,
+//! those of the namespace with the fewest reads under way first, so that many or slow Services of one tenant do not delay the others'. A
+//! read that fails changes nothing: what was read of the Service before expires.
 
 use headgate_core::service::{EndpointSliceObject, NamespacedName, SERVICE_NAME_LABEL};
 use std::collections::{BTreeMap, BTreeSet};
@@ -319,6 +319,14 @@ impl OtherNodesReader {
         }
         if !self.relies_on_signalled {
             others.with_earlier_name = None;
+        }
+        if others.without_signal.is_none() && others.with_earlier_name.is_some() {
+            // From storage as well: what the watch shows may be older than what other nodes have read.
+            let read = self.node(&self.own_name).await?;
+            started_at = started_at.min(read.started_at);
+            if let Some(own) = &read.node {
+                others.add(own, &self.own_name, self.clock.now());
+            }
         }
         Ok(ServiceRead { started_at, others })
     }
@@ -673,6 +681,40 @@ mod tests {
                 assert_eq!(reading.drain_of_web(), ServiceDrain::Failing, "{what}: {second}");
                 sleep(Duration::from_secs(1)).await;
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_own_node_is_read_where_only_nodes_with_signals_serve() {
+        let answer = |request: Request<Body>| {
+            let (path, old) = (request.uri().path().to_owned(), "2020-01-01T00:00:00Z");
+            let taints = json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]);
+            let conditions = json!([{"type": "Ready", "status": "True"},
+                {"type": MARKER_CONDITION, "status": "True", "reason": "ProbesFailed", "lastTransitionTime": old}]);
+            let body = if path.ends_with("/endpointslices") {
+                json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"},
+                    "items": [slice("a", &json!({}), "n1"), slice("b", &json!({}), "n2")]})
+            } else {
+                let name = path.rsplit('/').next();
+                json!({"kind": "Node", "metadata": {"name": name}, "spec": {"taints": taints}, "status": {"conditions": conditions}})
+            };
+            let response = Response::new(Body::from(body.to_string().into_bytes()));
+            async move { Ok::<_, io::Error>(response) }
+        };
+        for (own_name, relies_on_signalled, expected) in [("n2", true, true), ("n2", false, false), ("n1", true, false)]
+        {
+            let reader = OtherNodesReader {
+                client: Client::new(tower::service_fn(answer), "default"),
+                own_name: own_name.to_owned(),
+                rules: SignalSettings::default().health(),
+                relies_on_signalled,
+                clock: Clock::System,
+                nodes: Mutex::default(),
+            };
+            let read = reader.service(&NamespacedName::new("default", "web"), None, 0).await;
+            let others = read.unwrap().others;
+            let found = (others.with_earlier_name.is_some(), others.own_is_long_out);
+            assert_eq!(found, (expected, expected), "{own_name} {relies_on_signalled}");
         }
     }
 

@@ -117,6 +117,7 @@ fn answer_fails_while_a_current_read_shows_another_node_that_serves() {
         let others = OtherNodes {
             without_signal: without_signal.then(|| "c".to_owned()),
             with_earlier_name: with_earlier_name.then(|| "a".to_owned()),
+            own_is_long_out: false,
         };
         let started_at = at(read_at);
         reads.services.insert(web(), ServiceRead { started_at, others });
@@ -203,6 +204,59 @@ fn reads_count_for_signals_without_a_gap() {
     assert!(reads.continues_with(&signals(1)) && reads.continues_with(&both));
     assert!(!reads.continues_with(&signals(2)), "it ended and began again");
     assert!(!reads.continues_with(&Signals::new()));
+}
+
+#[test]
+fn a_marker_that_has_lasted_stands_for_the_wait_of_an_earlier_process() {
+    let now = Clock::System.now();
+    let ago = |seconds: u64| Some(now.wall - Duration::from_secs(seconds));
+    let marker = MarkerFact {
+        status: MarkerStatus::True,
+        reason: PROBES_FAILED.to_owned(),
+        since: ago(400),
+        confirmed_at: ago(10),
+        ..MarkerFact::default()
+    };
+    let changed = |change: fn(&mut MarkerFact)| {
+        let mut changed = marker.clone();
+        change(&mut changed);
+        Some(changed)
+    };
+    let since = |since| {
+        Some(MarkerFact {
+            since,
+            ..marker.clone()
+        })
+    };
+    let leftover = MarkerFact {
+        confirmed_at: ago(370),
+        ..marker.clone()
+    };
+    for (marker, expected) in [
+        (Some(marker.clone()), true),
+        (since(ago(40)), true),
+        (since(ago(39)), false),
+        (since(None), false),
+        (Some(leftover), false),
+        (changed(|marker| marker.status = MarkerStatus::False), false),
+        (changed(|marker| marker.reason = "AdminStateDown".to_owned()), false),
+        (None, false),
+    ] {
+        let own = Node {
+            marker,
+            ..node("b", true)
+        };
+        let mut others = OtherNodes {
+            with_earlier_name: Some("a".to_owned()),
+            ..OtherNodes::default()
+        };
+        others.add(&own, "b", now);
+        let mut reads = DrainReads::new(signals(0), now.mono);
+        let started_at = now.mono;
+        reads.services.insert(web(), ServiceRead { started_at, others });
+        let found = service_drain(OwnState::Signalled, Some(&reads), &web(), now.mono);
+        assert_eq!(found == ServiceDrain::Failing, expected, "{own:?}");
+    }
 }
 
 #[test]
@@ -294,6 +348,8 @@ struct Fate {
     /// The seconds between its reads, and an outage of the API server in which it reads nothing.
     interval: u32,
     outage: (u32, u32),
+    /// When the agent's process ends, and the seconds until the next one runs.
+    restart: (u32, u32),
     /// How many of its seconds pass in ten.
     clock_rate: u32,
 }
@@ -308,8 +364,9 @@ fn fate() -> impl Strategy<Value = Fate> {
     let ends_at = prop::option::weighted(0.1, 0..240u32);
     let (delay, interval) = (prop_oneof![0..3u32, 0..50u32], prop_oneof![1..6u32, 1..20u32]);
     let outage = (0..240u32, prop_oneof![Just(0u32), 0..90u32]);
-    (signals, ends_at, delay, interval, outage, 10..13u32).prop_map(
-        |(spans, ends_at, delay, interval, (from, length), clock_rate)| {
+    let restart = (0..240u32, prop_oneof![1..3u32, 1..60u32]);
+    (signals, ends_at, delay, interval, outage, restart, 10..13u32).prop_map(
+        |(spans, ends_at, delay, interval, (from, length), restart, clock_rate)| {
             let mut signals: Vec<(u32, u32)> = Vec::new();
             let mut spans: Vec<_> = spans.into_iter().map(|(from, length)| (from, from + length)).collect();
             spans.sort_unstable();
@@ -324,6 +381,7 @@ fn fate() -> impl Strategy<Value = Fate> {
                 delay,
                 interval,
                 outage: (from, from + length),
+                restart,
                 clock_rate,
             }
         },
@@ -346,9 +404,33 @@ impl Fate {
         self.ends_at.is_some_and(|at| at <= second)
     }
 
-    fn node(&self, name: &str, second: u32) -> Node {
-        let marker = self.observed_at(second).map(|_| MarkerFact {
-            reason: "ProbesNotFailed".to_owned(),
+    fn is_down(&self, second: u32) -> bool {
+        let (from, length) = self.restart;
+        (from..from + length).contains(&second)
+    }
+
+    /// Since when the Node has the marker; `None` without it. A process writes it as soon as it observes a signal, keeps one that it finds
+    /// if there is a signal, and ends it with the signal.
+    fn marked_since(&self, second: u32) -> Option<u32> {
+        let written = |second: u32| self.observed_at(second).map(|from| from + self.delay);
+        let (down, up) = (self.restart.0, self.restart.0 + self.restart.1);
+        if second < down {
+            return written(second);
+        }
+        let found = written(down);
+        if second < up {
+            return found;
+        }
+        let is_first = self.observed_at(second) == self.observed_at(up);
+        written(second).map(|since| found.filter(|_| is_first).unwrap_or(since.max(up)))
+    }
+
+    /// The Node; `start` is its wall clock's at the first second.
+    fn node(&self, name: &str, second: u32, start: Timestamp) -> Node {
+        let marker = self.marked_since(second).map(|since| MarkerFact {
+            status: MarkerStatus::True,
+            reason: PROBES_FAILED.to_owned(),
+            since: Some(start + self.age(since)),
             ..MarkerFact::default()
         });
         Node {
@@ -356,6 +438,11 @@ impl Fate {
             marker,
             ..node(name, self.signal_at(second).is_some())
         }
+    }
+
+    /// The time on the node's clocks since the first second.
+    fn age(&self, second: u32) -> Duration {
+        SECOND * second * self.clock_rate / 10
     }
 }
 
@@ -365,13 +452,18 @@ proptest! {
     /// Whatever is observed how late: of the nodes that serve and are not about to end, one answers 200.
     #[test]
     fn a_service_never_loses_its_last_serving_node(fates in prop::collection::vec(fate(), 1..4)) {
-        let start = Instant::now();
+        let start = Clock::System.now();
         let name = |index: usize| format!("node-{index}");
         let mut reads: Vec<Option<DrainReads>> = vec![None; fates.len()];
         for second in 0..300u32 {
             let mut serving = 0;
             for (index, fate) in fates.iter().enumerate() {
-                let now = start + SECOND * second * fate.clock_rate / 10;
+                let now = Moment { wall: start.wall + fate.age(second), mono: start.mono + fate.age(second) };
+                if fate.is_down(second) {
+                    // It answers nothing; whether others do is looked at before and after.
+                    (reads[index], serving) = (None, serving + 1);
+                    continue;
+                }
                 let Some(since) = fate.observed_at(second) else {
                     reads[index] = None;
                     serving += u32::from(!fate.has_ended(second));
@@ -379,15 +471,15 @@ proptest! {
                 };
                 let observed = signals(i64::from(since));
                 let known = reads[index].take().filter(|known| known.continues_with(&observed));
-                let mut known = known.unwrap_or_else(|| DrainReads::new(observed, now));
+                let mut known = known.unwrap_or_else(|| DrainReads::new(observed, now.mono));
                 if second % fate.interval == 0 && !(fate.outage.0..fate.outage.1).contains(&second) {
                     let mut others = OtherNodes::default();
                     for (other, fate) in fates.iter().enumerate() {
-                        others.add(&fate.node(&name(other), second), &name(index), Clock::System.now());
+                        others.add(&fate.node(&name(other), second, start.wall), &name(index), now);
                     }
-                    known.services.insert(web(), ServiceRead { started_at: now, others });
+                    known.services.insert(web(), ServiceRead { started_at: now.mono, others });
                 }
-                let drain = service_drain(OwnState::Signalled, Some(&known), &web(), now);
+                let drain = service_drain(OwnState::Signalled, Some(&known), &web(), now.mono);
                 serving += u32::from(!fate.has_ended(second) && drain != ServiceDrain::Failing);
                 reads[index] = Some(known);
             }
