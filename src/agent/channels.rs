@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use headgate_agent::connections::{ConnectionMetrics, ConnectionsView, CountExchange};
 use headgate_agent::health::{LastChange, ProxyStatus, VerdictInputs};
-use headgate_agent::own_node::RememberedState;
+use headgate_agent::own_node::{Boot, RememberedState};
 use headgate_controller::{admin_state, local_pools, preempt_events};
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
@@ -23,6 +23,8 @@ use crate::config::Settings;
 pub(super) struct Channels {
     pub(super) reports: watch::Sender<NodeReport>,
     pub(super) proxy: watch::Sender<ProxyStatus>,
+    /// Whether the first answer of kube-proxy is waited for: nothing is known of this boot of the machine.
+    pub(super) awaits_kube_proxy: bool,
     pub(super) azure: scheduled_events::Channels,
     pub(super) last_change: watch::Sender<Option<LastChange>>,
     pub(super) health_bound: watch::Sender<BindState>,
@@ -35,6 +37,19 @@ pub(super) struct Channels {
 
 impl Channels {
     pub(super) fn new(settings: &Settings, remembered: Option<RememberedState>, clock: &Clock) -> Self {
+        let kube_proxy = &settings.kube_proxy;
+        let boot = Boot::present(kube_proxy.healthz_authority.clone());
+        let known = remembered
+            .as_ref()
+            .map(|state| &state.boot)
+            .filter(|known| known.is_same(&boot));
+        let has_answered = boot.kube_proxy.is_some() && known.is_some_and(|known| known.kube_proxy == boot.kube_proxy);
+        let proxy = if has_answered {
+            ProxyStatus::answered_before(kube_proxy.health_timeout, clock.now())
+        } else {
+            ProxyStatus::new(kube_proxy.health_timeout)
+        };
+        let awaits_kube_proxy = boot.kube_proxy.is_some() && known.is_none();
         let report = NodeReport::initial(
             remembered.map(|state| state.known),
             &settings.signals.health(),
@@ -42,7 +57,8 @@ impl Channels {
         );
         Self {
             reports: watch::Sender::new(report),
-            proxy: watch::Sender::new(ProxyStatus::new(settings.kube_proxy.health_timeout)),
+            proxy: watch::Sender::new(proxy),
+            awaits_kube_proxy,
             azure: scheduled_events::Channels::new(settings),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
@@ -152,6 +168,47 @@ impl Metrics {
             services: channels.services.register_metrics(&mut *answers),
             connections: ConnectionMetrics::register(answers, channels.connections.subscribe()),
             registry: Arc::new(registry),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::node::Node;
+
+    use super::*;
+
+    /// Whether kube-proxy's first answer is waited for, and whether one is known of already, after a process that stored this boot.
+    fn at_start(polls: bool, stored: Option<Boot>) -> (bool, bool) {
+        let (clock, mut settings) = (Clock::System, Settings::default());
+        if !polls {
+            settings.kube_proxy.healthz_authority = None;
+        }
+        let report = NodeReport::initial(None, &settings.signals.health(), clock.now());
+        let report = report.with_node(Node::default(), clock.now());
+        let remembered = stored.and_then(|boot| RememberedState::from_report("n", boot, &report, clock.now()));
+        let channels = Channels::new(&settings, remembered, &clock);
+        (channels.awaits_kube_proxy, channels.proxy.borrow().is_known())
+    }
+
+    #[test]
+    fn kube_proxy_is_awaited_in_a_new_boot_and_counts_where_it_has_answered_in_this_one() {
+        let authority = Settings::default().kube_proxy.healthz_authority;
+        let other = Some("127.0.0.1:1".to_owned());
+        let before = Boot {
+            id: "another".to_owned(),
+            kube_proxy: authority.clone(),
+        };
+        for (stored, expected) in [
+            (None, (true, false)),
+            (Some(before), (true, false)),
+            (Some(Boot::default()), (true, false)),
+            (Some(Boot::present(None)), (false, false)),
+            (Some(Boot::present(other)), (false, false)),
+            (Some(Boot::present(authority)), (false, true)),
+        ] {
+            assert_eq!(at_start(true, stored.clone()), expected, "{stored:?}");
+            assert_eq!(at_start(false, stored.clone()), (false, false), "{stored:?}");
         }
     }
 }

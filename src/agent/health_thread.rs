@@ -1,8 +1,8 @@
 //! The thread that answers `/healthz` and `/livez`. It has its own runtime with the health listener, with the
 //! Services' node ports if these are opened, and with nothing else.
 //!
-//! The port opens at once if there is a remembered state; otherwise after the first sync with the API server, or
-//! after 5 s as eligible. If the thread also answers about Services, it waits within the same 5 s until they are
+//! The port opens at once if there is a remembered state of this boot; otherwise after the first sync with the API
+//! server and the first answer of kube-proxy, or after 5 s as eligible. If the thread also answers about Services, it waits within the same 5 s until they are
 //! listed, and their other nodes read if this one has signals, so that a roll of headgate neither fails a Service nor
 //! takes back a 503. Where another process still answers on the port, which it would share, it waits for the first
 //! sync and the lists for as long as that one does. No failure elsewhere closes the port.
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use futures::future::OptionFuture;
+use headgate_agent::health::ProxyStatus;
 use headgate_agent::health::services::ServiceRoutes;
 use headgate_core::node::NodeReport;
 use headgate_http::server::{self, Binder, Limits, Metrics};
@@ -69,6 +70,8 @@ pub(super) struct HealthServer {
     pub(super) extras: HealthThreadExtras,
     pub(super) metrics: Metrics,
     pub(super) reports: watch::Receiver<NodeReport>,
+    /// Where the first answer of kube-proxy is waited for.
+    pub(super) kube_proxy: Option<watch::Receiver<ProxyStatus>>,
     pub(super) heartbeat: Arc<Heartbeat>,
 }
 
@@ -136,6 +139,7 @@ impl HealthServer {
             extras,
             metrics,
             reports,
+            kube_proxy,
             heartbeat,
         } = self;
         let node_ports = extras.node_ports.map(|serve| serve(stop.clone()));
@@ -144,7 +148,7 @@ impl HealthServer {
             None => router,
         };
         let replaced = server::other_process_ended(binder.address, limits.proxy_protocol);
-        let synced = wait_for_sync(reports, extras.routes, replaced, binder.log_runtime.clone());
+        let synced = wait_for_sync(reports, extras.routes, kube_proxy, replaced, binder.log_runtime.clone());
         let all = async {
             let node_ports = async { Ok(OptionFuture::from(node_ports).await.transpose().map(drop)?) };
             tokio::try_join!(serve(binder, router, limits, metrics, synced, stop), node_ports).map(drop)
@@ -169,6 +173,7 @@ async fn beat(heartbeat: &Heartbeat) {
 async fn wait_for_sync(
     reports: watch::Receiver<NodeReport>,
     routes: Option<ServiceRoutes>,
+    kube_proxy: Option<watch::Receiver<ProxyStatus>>,
     replaced: impl Future<Output = ()>,
     log_runtime: Option<runtime::Handle>,
 ) {
@@ -185,7 +190,13 @@ async fn wait_for_sync(
         Some(routes) => routes.known().await,
         None => listed().await,
     };
-    if timeout(SYNC_TIMEOUT, known()).await.is_ok() {
+    let first = async {
+        known().await;
+        if let Some(mut proxy) = kube_proxy {
+            let _ = proxy.wait_for(ProxyStatus::is_known).await;
+        }
+    };
+    if timeout(SYNC_TIMEOUT, first).await.is_ok() {
         return;
     }
     let ready = async {
@@ -234,8 +245,8 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::sync::mpsc;
 
+    use headgate_agent::health::VerdictInputs;
     use headgate_agent::health::services::{Metrics as ServiceMetrics, PortStates, ServiceDrains, ServiceIndex};
-    use headgate_agent::health::{ProxyStatus, VerdictInputs};
     use headgate_core::clock::Clock;
     use headgate_core::node::{Node, SignalSettings, Taint};
     use headgate_http::server::BindState;
@@ -299,7 +310,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = wait_for_sync(reports.subscribe(), Some(routes), sleep(answered_for), None) => {}
+            () = wait_for_sync(reports.subscribe(), Some(routes), None, sleep(answered_for), None) => {}
             () = list => {}
         }
         begun.elapsed()
@@ -325,6 +336,7 @@ mod tests {
             extras: HealthThreadExtras::default(),
             metrics: Metrics::default(),
             reports: reports.subscribe(),
+            kube_proxy: None,
             heartbeat: Heartbeat::new(),
         };
         let (subscriber, _blocked) = blocked_logs();
@@ -361,6 +373,27 @@ mod tests {
             let waited = waited(taints.clone(), listed_after, answered_for).await;
             let is_expected = waited.abs_diff(Duration::from_secs(expected)) < Duration::from_secs(1);
             assert!(is_expected, "{taints:?} {listed_after:?} {answered_for:?}: {waited:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_port_waits_for_kube_proxys_first_answer_but_not_for_long() {
+        let (clock, rules) = (Clock::System, SignalSettings::default().health());
+        let missing = NodeReport::initial(None, &rules, clock.now()).without_node();
+        let (reports, timeout) = (watch::Sender::new(missing), Duration::from_mins(1));
+        for (answers_after, expected) in [(0, 0), (3, 3), (60, 5)] {
+            let proxy = watch::Sender::new(ProxyStatus::new(timeout));
+            let answer = async {
+                sleep(Duration::from_secs(answers_after)).await;
+                proxy.send_replace(ProxyStatus::answered_before(timeout, clock.now()));
+                std::future::pending::<()>().await;
+            };
+            let begun = tokio::time::Instant::now();
+            tokio::select! {
+                () = wait_for_sync(reports.subscribe(), None, Some(proxy.subscribe()), async {}, None) => {}
+                () = answer => {}
+            }
+            assert_eq!(begun.elapsed().as_secs(), expected, "{answers_after}");
         }
     }
 }

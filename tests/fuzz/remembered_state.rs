@@ -1,7 +1,7 @@
 //! The remembered state: any file is usable or refused with its name; a usable one is usable for one node only and can be
 //! written again without a loss.
 
-use headgate_agent::own_node::RememberedState;
+use headgate_agent::own_node::{Boot, RememberedState};
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeReport, Source};
 
@@ -74,7 +74,7 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
             !(node.is_deleting || node.shutting_down || tainted)
         );
         // The stored state of this report has the same Node; keys that are not signals may be missing in `since`.
-        let second = RememberedState::from_report(NODE, &report, now).unwrap();
+        let second = RememberedState::from_report(NODE, Boot::default(), &report, now).unwrap();
         assert_eq!(
             serde_json::to_value(&second.known.node).unwrap(),
             serde_json::to_value(&state.known.node).unwrap()

@@ -12,6 +12,6 @@ pub use deletion_delay::{
     DelayState, DelayTarget, DeletionDelay, DeletionDelayMetrics, DeletionDelayTask, delay_deletion,
 };
 pub use metrics::Metrics;
-pub use remembered_state::{RememberedState, store_reports};
+pub use remembered_state::{Boot, RememberedState, store_reports};
 pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination};
 pub use watch::watch_own_node;

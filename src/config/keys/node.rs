@@ -41,7 +41,8 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.kube_proxy.healthz_authority,
             "Address of kube-proxy's health server, of which the agent asks `/livez` each second, or `/healthz` before kube-proxy 1.28. \
              `Disabled` polls nothing. A 503 counts at once, no answer for 1 min makes the node unhealthy, and an address that was not \
-             reached since the start is ignored with a warning.",
+             reached since the start, nor by an earlier container of the pod since the machine's, is ignored with a warning. The \
+             health port of a new pod or a restarted machine opens once it was reached, or 5 s after the start.",
         ),
         Key::new(
             "serviceHealthChecks",

@@ -2,7 +2,8 @@
 //!
 //! A 200 is an update. No answer leaves an update pending, so it counts after the health timeout. A 503 counts at
 //! once. After a 404 on `/livez`, `/healthz` of the same server is requested (kube-proxy before 1.28). A server that
-//! has not answered since the start is ignored with a warning, because there are clusters without kube-proxy. The
+//! has not answered since the start, nor an earlier process in the same boot, is ignored, because there are clusters
+//! without kube-proxy. The
 //! process's own `/livez` does not depend on any of this: a restart of headgate does not repair kube-proxy.
 
 use std::collections::BTreeMap;
@@ -103,7 +104,7 @@ pub async fn poll_kube_proxy(settings: ProxySettings, state: watch::Sender<Proxy
     let client = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let mut ticks = interval(settings.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut reachable = None;
+    let mut reachable = state.borrow().is_known().then_some(true);
     loop {
         ticks.tick().await;
         let result = match request(&client, &authority, "/livez").await {
@@ -126,7 +127,7 @@ pub async fn poll_kube_proxy(settings: ProxySettings, state: watch::Sender<Proxy
 }
 
 /// Logs when kube-proxy is reached for the first time, lost, and reached again. `reachable` is `None` before the
-/// first poll.
+/// first poll, unless an earlier process was answered.
 fn log_reachability(reachable: &mut Option<bool>, result: &PollResult, authority: &str) {
     match (*reachable, result) {
         (None | Some(false), PollResult::Answer(code, _)) => {

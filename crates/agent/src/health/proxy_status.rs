@@ -66,6 +66,19 @@ impl ProxyStatus {
         }
     }
 
+    /// The status at the start of a process whose predecessor was answered, with an answer pending from now on.
+    pub fn answered_before(timeout: Duration, now: Moment) -> Self {
+        let mut status = Self::new(timeout);
+        status.mark_updated(ProxyPart::Whole, now.wall);
+        status.mark_pending(ProxyPart::Whole, now);
+        status
+    }
+
+    /// Whether there was an answer.
+    pub fn is_known(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// Marks a change of `part` as pending. The first call after an update starts the timeout.
     pub fn mark_pending(&mut self, part: ProxyPart, now: Moment) {
         if let Some(state) = self.parts.get_mut(&part) {
@@ -179,6 +192,17 @@ mod tests {
                 families: BTreeMap::new()
             }
         );
+    }
+
+    #[test]
+    fn what_answered_an_earlier_process_is_late_after_the_timeout() {
+        let start = Instant::now();
+        let mut status = ProxyStatus::answered_before(TIMEOUT, at(start, 0));
+        status.mark_all_pending(at(start, 5));
+        assert!(status.health(at(start, 9)).healthy);
+        assert!(!status.health(at(start, 10)).healthy);
+        status.mark_updated(ProxyPart::Whole, at(start, 11).wall);
+        assert!(status.health(at(start, 11)).healthy);
     }
 
     #[test]

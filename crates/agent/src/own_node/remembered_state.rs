@@ -14,10 +14,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::health::ProxyStatus;
 use headgate_core::node::{NodeReport, RememberedNode, Source};
 
 /// The file in the state directory.
 const FILE_NAME: &str = "state.json";
+/// Where the kernel shows the id of the boot, in every container.
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 /// The version of the format. A file of another version is ignored.
 const VERSION: u32 = 1;
 /// More than is kept of any Node; headgate did not write a larger file.
@@ -25,12 +28,39 @@ const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// Time from a failed write to the next attempt.
 const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What holds until the machine restarts, although the file outlives that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Boot {
+    /// The kernel's id of the boot; empty if it is not known.
+    pub id: String,
+    /// The `host:port` at which kube-proxy has answered.
+    pub kube_proxy: Option<String>,
+}
+
+impl Boot {
+    /// The present one, in which `kube_proxy` has answered.
+    pub fn present(kube_proxy: Option<String>) -> Self {
+        let id = std::fs::read_to_string(BOOT_ID_FILE).unwrap_or_default();
+        let id = id.trim().to_owned();
+        Self { id, kube_proxy }
+    }
+
+    /// Whether both are known to be the same.
+    pub fn is_same(&self, other: &Self) -> bool {
+        !self.id.is_empty() && self.id == other.id
+    }
+}
+
 /// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RememberedState {
     version: u32,
     node_name: String,
+    /// The boot in which it was stored.
+    #[serde(default)]
+    pub boot: Boot,
     /// What was known.
     #[serde(flatten)]
     pub known: RememberedNode,
@@ -38,10 +68,11 @@ pub struct RememberedState {
 
 impl RememberedState {
     /// The state to store for a report; `None` before the first observation of the Node.
-    pub fn from_report(node_name: &str, report: &NodeReport, now: Moment) -> Option<Self> {
+    pub fn from_report(node_name: &str, boot: Boot, report: &NodeReport, now: Moment) -> Option<Self> {
         Some(Self {
             version: VERSION,
             node_name: node_name.to_owned(),
+            boot,
             known: report.remembered(now)?,
         })
     }
@@ -100,12 +131,14 @@ impl RememberedState {
     }
 }
 
-/// Stores each new report in `state_dir` until the sender is dropped.
+/// Stores each new report in `state_dir` until the sender is dropped, and the boot with it, whose `kube_proxy` counts once it has answered.
 ///
 /// Disk access happens outside the runtime's threads, so a slow disk delays nothing else. After a failed write the
 /// old file is removed and the write is retried until it succeeds.
 pub async fn store_reports(
     mut reports: watch::Receiver<NodeReport>,
+    mut proxy: watch::Receiver<ProxyStatus>,
+    boot: Boot,
     state_dir: PathBuf,
     node_name: String,
     clock: Clock,
@@ -113,9 +146,14 @@ pub async fn store_reports(
     let mut is_failing = false;
     loop {
         let report = reports.borrow_and_update().clone();
+        let has_answered = proxy.borrow().is_known();
+        let boot = Boot {
+            id: boot.id.clone(),
+            kube_proxy: boot.kube_proxy.clone().filter(|_| has_answered),
+        };
         // A remembered report is on disk already.
         if report.source == Source::Watch
-            && let Some(state) = RememberedState::from_report(&node_name, &report, clock.now())
+            && let Some(state) = RememberedState::from_report(&node_name, boot, &report, clock.now())
         {
             let directory = state_dir.clone();
             let stored = tokio::task::spawn_blocking(move || state.store_or_remove(&directory)).await;
@@ -134,10 +172,16 @@ pub async fn store_reports(
                 }
             }
         }
+        let changed = async {
+            tokio::select! {
+                changed = reports.changed() => changed,
+                Ok(_) = proxy.wait_for(ProxyStatus::is_known), if !has_answered => Ok(()),
+            }
+        };
         let changed = if is_failing {
-            timeout(WRITE_RETRY_INTERVAL, reports.changed()).await.unwrap_or(Ok(()))
+            timeout(WRITE_RETRY_INTERVAL, changed).await.unwrap_or(Ok(()))
         } else {
-            reports.changed().await
+            changed.await
         };
         if changed.is_err() {
             return;
@@ -161,7 +205,7 @@ mod tests {
             .with_signals(&SignalRules::new(["drain"], &[])),
             Clock::System.now(),
         );
-        RememberedState::from_report("node-1", &report, Clock::System.now()).unwrap()
+        RememberedState::from_report("node-1", Boot::default(), &report, Clock::System.now()).unwrap()
     }
 
     #[test]
@@ -217,8 +261,11 @@ mod tests {
         ));
         std::fs::remove_dir_all(&missing).unwrap();
         tokio::time::pause();
+        let proxy = watch::Sender::new(ProxyStatus::new(WRITE_RETRY_INTERVAL));
         let storing = tokio::spawn(store_reports(
             report,
+            proxy.subscribe(),
+            Boot::default(),
             missing.clone(),
             "node-1".to_owned(),
             Clock::System,
@@ -233,5 +280,51 @@ mod tests {
         }
         drop(reports);
         storing.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kube_proxy_is_remembered_for_the_boot_once_it_has_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = Clock::System.now();
+        let report = NodeReport::initial(None, &SignalRules::default(), now).with_node(Node::default(), now);
+        let reports = watch::Sender::new(report);
+        let proxy = watch::Sender::new(ProxyStatus::new(WRITE_RETRY_INTERVAL));
+        let boot = Boot::present(Some("127.0.0.1:10256".to_owned()));
+        let (directory, node) = (dir.path().to_owned(), "node-1".to_owned());
+        let store = store_reports(
+            reports.subscribe(),
+            proxy.subscribe(),
+            boot.clone(),
+            directory,
+            node,
+            Clock::System,
+        );
+        let storing = tokio::spawn(store);
+        let stored = async |kube_proxy: Option<String>| {
+            let expected = Boot {
+                kube_proxy,
+                ..boot.clone()
+            };
+            while RememberedState::load(dir.path(), "node-1")
+                .unwrap()
+                .map(|state| state.boot)
+                != Some(expected.clone())
+            {
+                tokio::time::sleep(WRITE_RETRY_INTERVAL).await;
+                tokio::task::yield_now().await;
+            }
+        };
+        stored(None).await;
+        proxy.send_replace(ProxyStatus::answered_before(WRITE_RETRY_INTERVAL, now));
+        stored(boot.kube_proxy.clone()).await;
+        drop(reports);
+        storing.await.unwrap();
+        let other = Boot {
+            id: "other".to_owned(),
+            ..Boot::default()
+        };
+        assert!(
+            boot.is_same(&Boot::present(None)) && !boot.is_same(&other) && !Boot::default().is_same(&Boot::default())
+        );
     }
 }
