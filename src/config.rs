@@ -21,7 +21,6 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_agent::connections::Prefix;
 use headgate_agent::health::ProxySettings;
 use headgate_agent::notify::NotificationSettings;
 use headgate_controller::admin_state::{GuardSettings, Policy};
@@ -31,6 +30,7 @@ use headgate_core::settings::IntOrPercent;
 use headgate_core::telemetry::words;
 use headgate_http::server::ProxyProtocol;
 use headgate_maintenance::automatic::AutomaticMaintenances;
+use ipnet::IpNet;
 
 pub use headgate_core::telemetry::LogFormat;
 pub use load::load;
@@ -68,7 +68,7 @@ pub struct Settings {
     /// Whether the connections through the node are counted while it has a signal.
     pub count_connections: bool,
     /// Whose connections do not count.
-    pub excluded_sources: Vec<Prefix>,
+    pub excluded_sources: Vec<IpNet>,
     /// Who writes the Node condition `headgate.dev/OutOfLoadBalancers`.
     pub out_of_load_balancers: ConditionSettings,
     /// How long agents delay Cluster Autoscaler at most, from the taint with which it announces the deletion; `None` if they do not.

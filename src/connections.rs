@@ -7,11 +7,12 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_agent::connections::{
-    ConnectionCount, CountOrder, Counter, NodeFacts, Prefix, Service, ServiceConnections, kubernetes_address,
+    ConnectionCount, CountOrder, Counter, NodeFacts, Service, ServiceConnections, kubernetes_address,
 };
 use headgate_core::node::{NodeObject, NodeReader, SignalRules};
 use headgate_core::service::ServiceObject;
 use headgate_kubernetes::{Decoded, load_balancer_services};
+use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::{Api, Client};
 use serde::Serialize;
@@ -96,12 +97,12 @@ impl Connections {
 /// Counts, again and again with the same memory of what was seen before, so that ages grow.
 pub(crate) struct ConnectionCounter {
     counter: Arc<Mutex<Counter>>,
-    excluded: Vec<Prefix>,
+    excluded: Vec<IpNet>,
 }
 
 impl ConnectionCounter {
     /// A counter that leaves out connections from these sources, Azure's probes, and the node itself with its pods.
-    pub(crate) fn new(excluded: Vec<Prefix>) -> Self {
+    pub(crate) fn new(excluded: Vec<IpNet>) -> Self {
         Self {
             counter: Arc::default(),
             excluded,

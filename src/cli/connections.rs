@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use headgate_agent::connections::Prefix;
+use headgate_agent::connections::parse_prefix;
+use ipnet::IpNet;
 use jiff::Timestamp;
 
 use crate::connections::{ConnectionCounter, Connections};
@@ -34,8 +35,8 @@ pub(super) struct Arguments {
     agent_socket: Option<PathBuf>,
 
     /// Do not count connections from this address or prefix, such as 10.0.9.0/24; may be repeated
-    #[arg(long, value_name = "PREFIX")]
-    exclude: Vec<Prefix>,
+    #[arg(long, value_name = "PREFIX", value_parser = parse_prefix)]
+    exclude: Vec<IpNet>,
 
     #[command(flatten)]
     cluster: ClusterArguments,

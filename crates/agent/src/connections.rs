@@ -36,7 +36,7 @@ pub use data_plane::{Bypass, NodeNetwork};
 pub use destinations::{Destinations, NotCountable, Reason};
 pub use drained::{ConnectionsState, ConnectionsView};
 pub use exchange::{CountExchange, CountReport, IssuedOrder, ORDER_PATH, REPORT_PATH};
-pub use exclusions::{ExcludedSources, Prefix, PrefixError};
+pub use exclusions::{PrefixError, parse_prefix};
 pub use flow::{Destination, Protocol};
 pub use follow::{ConnectionsTask, cut_note, end_condition, kubernetes_address};
 pub use interval::Interval;

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use headgate_agent::connections::Prefix;
+use headgate_agent::connections::parse_prefix;
 use headgate_core::node::{Effect, ExtraSignal, KnownSignal};
 use headgate_core::settings::{Printable, describe_value, format_duration, parse_duration};
 use headgate_maintenance::automatic::Cause;
+use ipnet::IpNet;
 use serde_json::json;
 use serde_yaml::Value;
 
@@ -237,15 +238,15 @@ fn word_set<T: Copy + Ord + Send + Sync>(
 }
 
 /// Sources of connections.
-pub(in crate::config) fn prefixes() -> ValueType<Vec<Prefix>> {
+pub(in crate::config) fn prefixes() -> ValueType<Vec<IpNet>> {
     list(
         json!({ "type": "array", "items": { "type": "string", "examples": ["10.0.9.4", "2001:db8::/32"] } }),
         "a list of addresses or prefixes, such as [10.0.9.4, \"2001:db8::/32\"]".to_owned(),
         |item, _| {
-            let prefix = item.as_str().and_then(|text| text.parse().ok());
+            let prefix = item.as_str().and_then(|text| parse_prefix(text).ok());
             prefix.ok_or_else(|| "an address or a prefix, such as 10.0.9.4 or 2001:db8::/32".to_owned())
         },
-        |prefix: &Prefix| Value::String(prefix.to_string()),
+        |prefix: &IpNet| Value::String(prefix.to_string()),
     )
 }
 

@@ -6,13 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use headgate_core::node::Node;
+use ipnet::IpNet;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::counter::{Count, Counter, Flows};
 use super::data_plane::{Bypass, NodeNetwork};
 use super::destinations::Destinations;
-use super::exclusions::{AZURE_PROBES, ExcludedSources, Prefix};
+use super::exclusions::{AZURE_PROBES, parse_prefix, prefix_of};
 use super::services::Service;
 use super::table::ReadError;
 
@@ -30,7 +31,7 @@ pub struct CountOrder {
     /// The node's addresses, on which node ports are open.
     pub node_addresses: Vec<IpAddr>,
     /// Whose connections do not count.
-    pub excluded: Vec<Prefix>,
+    pub excluded: Vec<IpNet>,
     /// The address by which pods of every node reach the API server, if it is known: connections to it show whether Services pass the
     /// kernel's table.
     pub api_server: Option<SocketAddr>,
@@ -66,10 +67,10 @@ pub struct ConnectionCount {
 impl CountOrder {
     /// Counts connections to these Services through a node, apart from Azure's probes, those of the node and its pods, and those of
     /// `excluded` sources.
-    pub fn new(node: NodeFacts, services: Vec<Service>, excluded: &[Prefix]) -> Self {
+    pub fn new(node: NodeFacts, services: Vec<Service>, excluded: &[IpNet]) -> Self {
         let mut all = excluded.to_vec();
-        all.extend(AZURE_PROBES.map(Prefix::from));
-        all.extend(node.addresses.iter().copied().map(Prefix::from));
+        all.extend(AZURE_PROBES.map(prefix_of));
+        all.extend(node.addresses.iter().copied().map(prefix_of));
         all.extend(node.pod_ranges);
         Self {
             services,
@@ -89,8 +90,7 @@ impl CountOrder {
 
     fn count_once(&self, counter: &mut Counter) -> Result<ConnectionCount, ReadError> {
         let destinations = Destinations::new(self.services.clone(), &self.node_addresses);
-        let excluded = ExcludedSources::new(self.excluded.clone());
-        let count = counter.count(&destinations, &excluded, TIMEOUT)?;
+        let count = counter.count(&destinations, &self.excluded, TIMEOUT)?;
         let finds = |address| counter.has_translation(address, TIMEOUT).unwrap_or(false);
         let network = NodeNetwork::look();
         let mut bypass = network.bypass(count.has_translation);
@@ -108,14 +108,18 @@ pub struct NodeFacts {
     /// All addresses of its status that are IP addresses.
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs`: where the node's own pods connect from.
-    pub pod_ranges: Vec<Prefix>,
+    pub pod_ranges: Vec<IpNet>,
 }
 
 impl From<&Node> for NodeFacts {
     fn from(node: &Node) -> Self {
         Self {
             addresses: [&*node.addresses, &*node.other_addresses].concat(),
-            pod_ranges: node.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
+            pod_ranges: node
+                .pod_cidrs
+                .iter()
+                .filter_map(|range| parse_prefix(range).ok())
+                .collect(),
         }
     }
 }

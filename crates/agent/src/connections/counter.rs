@@ -5,6 +5,7 @@
 //! counts.
 
 use headgate_core::service::NamespacedName;
+use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::connections::ages::{Ages, Observation};
 use crate::connections::destinations::Destinations;
-use crate::connections::exclusions::ExcludedSources;
+use crate::connections::exclusions::is_excluded;
 use crate::connections::flow::{Destination, Flow, Protocol};
 use crate::connections::plan::plan;
 use crate::connections::request::Selection;
@@ -70,7 +71,7 @@ impl Counter {
     pub fn count(
         &mut self,
         destinations: &Destinations,
-        excluded: &ExcludedSources,
+        excluded: &[IpNet],
         timeout: Duration,
     ) -> Result<Count, ReadError> {
         self.count_through(&mut Netlink::default(), destinations, excluded, timeout)
@@ -108,7 +109,7 @@ impl Counter {
         &mut self,
         transport: &mut impl Transport,
         destinations: &Destinations,
-        excluded: &ExcludedSources,
+        excluded: &[IpNet],
         timeout: Duration,
     ) -> Result<Count, ReadError> {
         let deadline = Deadline::after(timeout);
@@ -162,7 +163,7 @@ impl Counter {
 /// A count that goes on.
 struct Tally<'a> {
     destinations: &'a Destinations,
-    excluded: &'a ExcludedSources,
+    excluded: &'a [IpNet],
     ages: Observation<'a>,
     unix_now: Duration,
     /// By the index of the Service.
@@ -171,7 +172,7 @@ struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    fn new(destinations: &'a Destinations, excluded: &'a ExcludedSources, ages: Observation<'a>) -> Self {
+    fn new(destinations: &'a Destinations, excluded: &'a [IpNet], ages: Observation<'a>) -> Self {
         Self {
             destinations,
             excluded,
@@ -188,7 +189,7 @@ impl<'a> Tally<'a> {
         let Some(flows) = service.and_then(|index| self.flows.get_mut(index)) else {
             return;
         };
-        if !flow.is_open() || self.excluded.contains(flow.source) {
+        if !flow.is_open() || is_excluded(flow.source, self.excluded) {
             return;
         }
         if flow.zone != 0 {

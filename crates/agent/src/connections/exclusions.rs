@@ -8,11 +8,9 @@
 //!   balancer's address straight to an endpoint, so the connection is in the table although it never came from the load balancer. It
 //!   ends with its client; a client in a `DaemonSet` would otherwise keep the node for ever.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use ipnet::IpNet;
 
 /// Azure's probes of health, of both families. The first address is also that of its DNS and instance metadata, which connect to nobody.
 pub(super) const AZURE_PROBES: [IpAddr; 2] = [
@@ -20,96 +18,28 @@ pub(super) const AZURE_PROBES: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0x1234, 0x5678, 0x9abc)),
 ];
 
-/// The addresses that begin with the same bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct Prefix {
-    address: IpAddr,
-    length: u8,
-}
-
 /// A text is not a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither an address nor a prefix such as 10.244.1.0/24")]
 pub struct PrefixError(String);
 
-impl Prefix {
-    /// Whether the address begins with these bits.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        // A shift by all bits is none.
-        match (self.address, address) {
-            (IpAddr::V4(prefix), IpAddr::V4(address)) => {
-                let differing = prefix.to_bits() ^ address.to_bits();
-                differing.checked_shr(32 - u32::from(self.length)).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(prefix), IpAddr::V6(address)) => {
-                let differing = prefix.to_bits() ^ address.to_bits();
-                differing.checked_shr(128 - u32::from(self.length)).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
-    }
+/// The prefix of one address.
+pub(super) fn prefix_of(address: IpAddr) -> IpNet {
+    address.to_canonical().into()
 }
 
-impl From<IpAddr> for Prefix {
-    fn from(address: IpAddr) -> Self {
-        let address = address.to_canonical();
-        let length = if address.is_ipv4() { 32 } else { 128 };
-        Self { address, length }
-    }
+/// Parses an address or a prefix.
+///
+/// # Errors
+/// If it is neither.
+pub fn parse_prefix(text: &str) -> Result<IpNet, PrefixError> {
+    let address = text.parse().map(prefix_of);
+    address.or_else(|_| text.parse().map_err(|_| PrefixError(text.to_owned())))
 }
 
-impl FromStr for Prefix {
-    type Err = PrefixError;
-
-    fn from_str(text: &str) -> Result<Self, PrefixError> {
-        let parse = || {
-            let Some((address, length)) = text.split_once('/') else {
-                return Some(Self::from(text.parse::<IpAddr>().ok()?));
-            };
-            let address: IpAddr = address.parse().ok()?;
-            let length = length.parse().ok()?;
-            let longest = if address.is_ipv4() { 32 } else { 128 };
-            (length <= longest).then_some(Self { address, length })
-        };
-        parse().ok_or_else(|| PrefixError(text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for Prefix {
-    type Error = PrefixError;
-
-    fn try_from(text: String) -> Result<Self, PrefixError> {
-        text.parse()
-    }
-}
-
-impl From<Prefix> for String {
-    fn from(prefix: Prefix) -> Self {
-        prefix.to_string()
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.length)
-    }
-}
-
-/// The sources whose flows do not count.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExcludedSources(Vec<Prefix>);
-
-impl ExcludedSources {
-    /// These prefixes.
-    pub fn new(prefixes: Vec<Prefix>) -> Self {
-        Self(prefixes)
-    }
-
-    /// Whether a flow from this address does not count.
-    pub fn contains(&self, source: IpAddr) -> bool {
-        self.0.iter().any(|prefix| prefix.contains(source))
-    }
+/// Whether a flow from this address does not count.
+pub(super) fn is_excluded(source: IpAddr, excluded: &[IpNet]) -> bool {
+    excluded.iter().any(|prefix| prefix.contains(&source))
 }
 
 #[cfg(test)]
@@ -133,15 +63,12 @@ mod tests {
             ("::ffff:168.63.129.16", "168.63.129.16", true),
             ("fd00::1/128", "fd00::1", true),
         ] {
-            let prefix: Prefix = prefix.parse().unwrap();
-            assert_eq!(
-                prefix.contains(address.parse().unwrap()),
-                expected,
-                "{prefix} {address}"
-            );
+            let prefix = parse_prefix(prefix).unwrap();
+            let found = is_excluded(address.parse().unwrap(), &[prefix]);
+            assert_eq!(found, expected, "{prefix} {address}");
         }
         for probe in AZURE_PROBES {
-            assert!(Prefix::from(probe).contains(probe));
+            assert!(is_excluded(probe, &[prefix_of(probe)]));
         }
     }
 
@@ -157,7 +84,7 @@ mod tests {
             "10.0.0.0/8/8",
             "probe",
         ] {
-            let error = text.parse::<Prefix>().unwrap_err();
+            let error = parse_prefix(text).unwrap_err();
             assert!(error.to_string().contains(text), "{error}");
         }
     }

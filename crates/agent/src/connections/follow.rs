@@ -16,6 +16,7 @@ use headgate_kubernetes::{
     Decoded, EventKind, EventSink, FieldIntents, LOAD_BALANCER_SERVICES, NodeIntent, ObjectStore, WatchFailure,
     WatchReporter, WatchStream, condition_intent, split_list, watch_events, with_selection_fallback,
 };
+use ipnet::IpNet;
 use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
@@ -26,7 +27,6 @@ use super::count::{CountOrder, NodeFacts};
 use super::data_plane::NodeNetwork;
 use super::drained::{ConditionPacer, Connections, ConnectionsState, ConnectionsView, NAMED_SERVICES};
 use super::exchange::{CountExchange, Counted};
-use super::exclusions::Prefix;
 use super::metrics::ConnectionMetrics;
 use super::services::{Service, cluster_address};
 use crate::health::VerdictInputs;
@@ -48,7 +48,7 @@ pub struct ConnectionsTask {
     /// The signals of the own node.
     pub inputs: VerdictInputs,
     /// Whose connections do not count, beside those of the node, its pods and Azure's probes.
-    pub excluded: Vec<Prefix>,
+    pub excluded: Vec<IpNet>,
     /// The way to the counter.
     pub exchange: CountExchange,
     /// Receives what follows from the counts.
@@ -113,7 +113,7 @@ impl WatchedServices {
     }
 
     /// The order that follows; an error if the Services were never listed, and cannot be.
-    fn order(&self, node: NodeFacts, excluded: &[Prefix]) -> Result<Option<CountOrder>, String> {
+    fn order(&self, node: NodeFacts, excluded: &[IpNet]) -> Result<Option<CountOrder>, String> {
         if !self.store.is_synced {
             let failure = self.failure.borrow();
             let failed = failure

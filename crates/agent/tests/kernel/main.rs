@@ -16,7 +16,7 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use headgate_agent::connections::{Counter, Destinations, ExcludedSources, Flows, NodeNetwork, Prefix, Service};
+use headgate_agent::connections::{Counter, Destinations, Flows, NodeNetwork, Service, parse_prefix};
 use headgate_core::service::{Ingress, NamespacedName, ServicePort};
 
 use namespace::in_network_namespace;
@@ -43,7 +43,7 @@ fn service(name: &str, ports: &[(&str, i32)], addresses: &[&str]) -> Service {
 }
 
 fn flows(counter: &mut Counter, destinations: &Destinations, name: &str) -> Flows {
-    let count = counter.count(destinations, &ExcludedSources::default(), TIMEOUT);
+    let count = counter.count(destinations, &[], TIMEOUT);
     let name = NamespacedName::new("default", name);
     count.unwrap().services.get(&name).copied().unwrap_or_default()
 }
@@ -99,14 +99,10 @@ fn connections_of_clients_count_until_both_sides_are_closed() {
         eventually(&mut counter, &destinations, "web", Flows { tcp: 3, udp: 1 });
 
         // Here the clients are on the node itself.
-        let excluded: Vec<Prefix> = ["20.1.2.3", "fd20::/64"].map(|prefix| prefix.parse().unwrap()).into();
-        let count = counter
-            .count(&destinations, &ExcludedSources::new(excluded), TIMEOUT)
-            .unwrap();
+        let excluded = ["20.1.2.3", "fd20::/64"].map(|prefix| parse_prefix(prefix).unwrap());
+        let count = counter.count(&destinations, &excluded, TIMEOUT).unwrap();
         assert!(count.services.is_empty());
-        let count = counter
-            .count(&destinations, &ExcludedSources::default(), TIMEOUT)
-            .unwrap();
+        let count = counter.count(&destinations, &[], TIMEOUT).unwrap();
         assert!(count.has_translation && count.oldest.is_some());
         let address = |text: &str| text.parse().unwrap();
         assert!(counter.has_translation(address("20.1.2.3:80"), TIMEOUT).unwrap());
@@ -150,9 +146,7 @@ fn every_plan_counts_the_same() {
             let mut addresses = vec!["20.1.2.3", "20.1.2.4", "fd20::3"];
             addresses.extend(further.iter().map(String::as_str));
             let destinations = Destinations::new(vec![service("web", &ports, &addresses)], &[]);
-            let count = counter
-                .count(&destinations, &ExcludedSources::default(), TIMEOUT)
-                .unwrap();
+            let count = counter.count(&destinations, &[], TIMEOUT).unwrap();
             assert_eq!(
                 count.services.values().copied().collect::<Vec<_>>(),
                 [Flows { tcp: 12, udp: 0 }],
@@ -167,9 +161,7 @@ fn every_plan_counts_the_same() {
         insert_entry("192.0.2.9", 7, "20.1.2.3", "ESTABLISHED", &[]);
         thread::sleep(Duration::from_millis(200));
         let destinations = Destinations::new(vec![service("web", &[("TCP", 80)], &["20.1.2.3"])], &[]);
-        let count = Counter::default()
-            .count(&destinations, &ExcludedSources::default(), TIMEOUT)
-            .unwrap();
+        let count = Counter::default().count(&destinations, &[], TIMEOUT).unwrap();
         let oldest = count.oldest.unwrap();
         let most = before.elapsed().unwrap();
         assert!(
@@ -207,9 +199,7 @@ fn right_to_read_is_needed() {
 
 fn without_the_right() {
     let destinations = Destinations::new(vec![service("web", &[("TCP", 80)], &["20.1.2.3"])], &[]);
-    let error = Counter::default()
-        .count(&destinations, &ExcludedSources::default(), TIMEOUT)
-        .unwrap_err();
+    let error = Counter::default().count(&destinations, &[], TIMEOUT).unwrap_err();
     assert_eq!(
         error.to_string(),
         "no right to read the connection table: CAP_NET_ADMIN is missing"

@@ -34,7 +34,7 @@ impl Kernel {
     }
 
     fn count_to(&mut self, ip: &str, counter: &mut Counter) -> Result<Count, ReadError> {
-        let excluded = ExcludedSources::new(CountOrder::new(NodeFacts::default(), Vec::new(), &[]).excluded);
+        let excluded = CountOrder::new(NodeFacts::default(), Vec::new(), &[]).excluded;
         counter.count_through(self, &destinations(ip), &excluded, TIMEOUT)
     }
 }
@@ -141,7 +141,7 @@ fn table_without_connections_is_zero() {
     );
     let mut kernel = Kernel::default();
     let nothing = Destinations::default();
-    let count = Counter::default().count_through(&mut kernel, &nothing, &ExcludedSources::default(), TIMEOUT);
+    let count = Counter::default().count_through(&mut kernel, &nothing, &[], TIMEOUT);
     assert_eq!(
         (count.unwrap().entries, kernel.requests.len()),
         (0, 0),
@@ -253,11 +253,6 @@ fn timeout_bounds_an_answer_without_end() {
     }
     let mut kernel = Endless(established("192.0.2.1:50000", SHOP, 1).message());
     let timeout = Duration::from_millis(20);
-    let error = Counter::default().count_through(
-        &mut kernel,
-        &destinations("20.1.2.3"),
-        &ExcludedSources::default(),
-        timeout,
-    );
+    let error = Counter::default().count_through(&mut kernel, &destinations("20.1.2.3"), &[], timeout);
     assert!(matches!(error, Err(ReadError::Timeout(_))), "{error:?}");
 }
