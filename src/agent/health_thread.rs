@@ -1,11 +1,11 @@
 //! The thread that answers `/healthz` and `/livez`. It has its own runtime with the health listener, with the
 //! Services' node ports if these are opened, and with nothing else.
 //!
-//! The port opens at once if there is a remembered state of this boot; otherwise after the first sync with the API
-//! server and the first answer of kube-proxy, or after 5 s as eligible. If the thread also answers about Services, it waits within the same 5 s until they are
-//! listed, and their other nodes read if this one has signals, so that a roll of headgate neither fails a Service nor
-//! takes back a 503. Where another process still answers on the port, which it would share, it waits for the first
-//! sync and the lists for as long as that one does. No failure elsewhere closes the port.
+//! The port opens at once if there is a remembered state of this boot; otherwise after the first sync with the API server and the first
+//! answer of kube-proxy, or after 5 s as eligible. If the thread also answers about Services, it waits within the same 5 s until they are
+//! listed, and their other nodes read if this one has signals, so that a roll of headgate neither fails a Service nor takes back a 503.
+//! Where another process still answers on the port, which it would share, it waits for the first sync and the lists for as long as that
+//! one does. No failure elsewhere closes the port.
 
 use std::future::Future;
 use std::sync::Arc;
