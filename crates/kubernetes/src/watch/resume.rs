@@ -116,9 +116,9 @@ impl Resumption {
         self.verified().is_recent = !is_watch;
     }
 
-    /// Records an error of the stream. etcd may be restored while the API server cannot be reached.
+    /// Records an error of the stream. etcd may be restored while the API server cannot be reached, or cannot answer.
     pub(super) fn failed(&self, reason: WatchErrorReason) {
-        if reason == WatchErrorReason::Connection {
+        if reason.is_outage() {
             self.verified().is_recent = false;
         }
     }

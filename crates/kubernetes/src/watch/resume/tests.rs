@@ -29,6 +29,8 @@ struct State {
     watches: usize,
     /// Whether the connection is refused.
     is_away: bool,
+    /// Whether watches get a 503.
+    refuses_watches: bool,
 }
 
 impl ApiServer {
@@ -61,6 +63,11 @@ impl ApiServer {
             pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
         };
         if parameter("watch") == Some("true") {
+            if state.refuses_watches {
+                let mut unavailable = Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
+                *unavailable.status_mut() = hyper::StatusCode::SERVICE_UNAVAILABLE;
+                return Ok(unavailable);
+            }
             state.watches += 1;
             let seconds: u64 = parameter("timeoutSeconds").map_or(290, |seconds| seconds.parse().unwrap());
             let frames = futures::stream::once(async move {
@@ -180,6 +187,27 @@ async fn a_short_outage_right_after_a_verification_ends_with_another_one() {
         assert!(failure.borrow().is_some());
         api_server.come_back(900);
         sleep(Duration::from_secs(3)).await;
+        let lists = api_server.state().lists.clone();
+        assert!(
+            lists.iter().any(|(_, version)| *version == 900),
+            "{fields:?}: {lists:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_are_refused_after_a_list_end_with_a_verification() {
+    for fields in [Some("metadata.name=n"), None] {
+        let api_server = ApiServer::default();
+        (api_server.state().version, api_server.state().refuses_watches) = (1000, true);
+        let config = fields
+            .into_iter()
+            .fold(watcher::Config::default(), watcher::Config::fields);
+        let failure = read(&api_server, config);
+        sleep(Duration::from_secs(5)).await;
+        assert!(failure.borrow().is_some());
+        (api_server.state().version, api_server.state().refuses_watches) = (900, false);
+        sleep(Duration::from_secs(30)).await;
         let lists = api_server.state().lists.clone();
         assert!(
             lists.iter().any(|(_, version)| *version == 900),
