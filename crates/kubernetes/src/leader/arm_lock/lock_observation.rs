@@ -4,6 +4,8 @@
 //! own always counts. Watches coalesce: a hold that began and ended between two observations shows in the times and in the
 //! previous holder.
 
+use std::cmp::Ordering;
+
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -62,18 +64,19 @@ impl LockObservation {
         self.own_acquire_time = None;
     }
 
-    /// Adds what the watch showed, and returns whether it is newer than what was known.
-    pub(super) fn observe_watch(&mut self, lease: Lease) -> bool {
+    /// Adds what the watch showed if it is newer than what was known, and returns how the versions compare.
+    pub(super) fn observe_watch(&mut self, lease: Lease) -> Ordering {
         let number = |version: Option<&str>| version.and_then(|version| version.parse::<u64>().ok());
         let shown = number(lease.metadata.resource_version.as_deref());
         let known = self
             .record()
             .and_then(|record| number(record.lease.resource_version.as_deref()));
-        if known.is_some() && shown <= known {
-            return false;
+        let compared = shown.cmp(&known);
+        if known.is_none() || compared.is_gt() {
+            self.observe_response(Some(lease));
+            return Ordering::Greater;
         }
-        self.observe_response(Some(lease));
-        true
+        compared
     }
 
     /// Adds the response to a read or a write.
@@ -202,13 +205,13 @@ mod tests {
     #[test]
     fn a_watch_that_lags_restores_nothing() {
         let mut observation = LockObservation::default();
-        assert!(observation.observe_watch(lease(5, "c", 1, "c")));
+        assert!(observation.observe_watch(lease(5, "c", 1, "c")).is_gt());
         observation.observe_response(Some(lease(12, "h", 2, "c")));
         for version in [5, 11, 12] {
-            assert!(!observation.observe_watch(lease(version, "c", 1, "c")));
+            assert!(observation.observe_watch(lease(version, "c", 1, "c")).is_le());
         }
         assert_eq!(observation.record().unwrap().lease.holder, "h");
-        assert!(observation.observe_watch(lease(13, "", 2, "h")));
+        assert!(observation.observe_watch(lease(13, "", 2, "h")).is_gt());
         // The store was restored from a backup: responses count.
         observation.observe_response(Some(lease(3, "c", 1, "c")));
         assert_eq!(

@@ -9,6 +9,7 @@
 //!
 //! Pure: no requests, no clock. `lock_task` carries the steps out, `hold_state` states the demand.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -314,13 +315,16 @@ impl StateMachine {
         self.is_watched = true;
         self.last_error = None;
         match lease {
-            Some(lease) => {
-                if self.observation.observe_watch(lease) {
+            Some(lease) => match self.observation.observe_watch(lease) {
+                Ordering::Greater => {
                     self.handle_observation(now);
                     // An API server that sends changes can be asked.
                     self.no_request_before = None;
                 }
-            }
+                Ordering::Equal => {}
+                // The watch lags, or etcd was restored from a backup.
+                Ordering::Less => self.is_stale = true,
+            },
             // It has no version, so it may be out of date.
             None => self.is_stale = true,
         }

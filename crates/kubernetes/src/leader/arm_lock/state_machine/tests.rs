@@ -336,6 +336,16 @@ fn a_lost_hold_is_noticed() {
     world.watch();
     assert_eq!(world.settle(KEPT).0, "read", "a missing Lease is read again");
     assert_eq!(world.machine.hold(), None);
+    // etcd was restored from a backup, and another process has acquired the Lease since.
+    let mut world = World::new(None);
+    world.version = 1000;
+    world.settle(WAITING);
+    world.watch();
+    world.version = 900;
+    world.put(world.held("ccm", Duration::ZERO));
+    world.watch();
+    assert_eq!(world.settle(KEPT).0, "read", "an older version is read again");
+    assert_eq!(world.machine.hold(), None);
 }
 
 #[test]
