@@ -78,7 +78,8 @@ pub(super) struct HealthServer {
 /// The running thread. It stops when this is dropped.
 pub(super) struct HealthThread {
     thread: Option<thread::JoinHandle<()>>,
-    outcome: oneshot::Receiver<Result<(), AgentError>>,
+    /// `None` once it was received.
+    outcome: Option<oneshot::Receiver<Result<(), AgentError>>>,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
 }
@@ -104,18 +105,20 @@ impl HealthThread {
             .map_err(failed)?;
         Ok(Self {
             thread: Some(thread),
-            outcome,
+            outcome: Some(outcome),
             _stop_on_drop: stop.clone().drop_guard(),
             stop,
         })
     }
 
-    /// Waits for the thread to end.
+    /// Waits for the thread to end. The next call returns at once, without an error.
     pub(super) async fn ended(&mut self) -> Result<(), AgentError> {
-        match (&mut self.outcome).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(AgentError::HealthThread("it panicked".to_owned())),
-        }
+        let Some(outcome) = &mut self.outcome else {
+            return Ok(());
+        };
+        let ended = outcome.await;
+        self.outcome = None;
+        ended.unwrap_or_else(|_| Err(AgentError::HealthThread("it panicked".to_owned())))
     }
 
     /// Hands the port over, closes it, and joins the thread.
@@ -354,6 +357,32 @@ mod tests {
             stop.cancel();
         });
         is_done.recv_timeout(2 * SYNC_TIMEOUT).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_has_failed_can_be_stopped() {
+        let (clock, rules) = (Clock::System, SignalSettings::default().health());
+        let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()).without_node());
+        let server = HealthServer {
+            binder: Binder {
+                name: "healthz",
+                address: taken.local_addr().unwrap(),
+                hard_fail: true,
+                state: watch::Sender::new(BindState::Waiting),
+                log_runtime: None,
+            },
+            router: Router::new(),
+            limits: Limits::HEALTH,
+            extras: HealthThreadExtras::default(),
+            metrics: Metrics::default(),
+            reports: reports.subscribe(),
+            kube_proxy: None,
+            heartbeat: Heartbeat::new(),
+        };
+        let mut thread = HealthThread::start(server).unwrap();
+        assert!(matches!(thread.ended().await, Err(AgentError::Bind { .. })));
+        thread.stop().await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

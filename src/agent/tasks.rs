@@ -81,6 +81,9 @@ impl Tasks {
         let Some((task, ended)) = self.running.join_next().await else {
             return std::future::pending().await;
         };
+        if let Ok(TaskEnd::Stoppable(_)) = ended {
+            self.stoppable -= 1;
+        }
         match ended {
             Ok(TaskEnd::Endless | TaskEnd::Stoppable(Ok(()))) => AgentError::Task {
                 task,
@@ -140,6 +143,17 @@ mod tests {
         assert!(error.contains("panics") && error.contains("boom"), "{error}");
         tasks.spawn_endless("returns", async {});
         assert!(tasks.failed().await.to_string().contains("returns"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_does_not_wait_for_a_task_that_has_failed() {
+        let mut tasks = Tasks::new(Clock::System);
+        tasks.spawn_endless("endless", std::future::pending());
+        tasks.spawn_stoppable("stoppable", async { Err(AgentError::HealthThread("e".to_owned())) });
+        tasks.failed().await;
+        let began = tokio::time::Instant::now();
+        tasks.stop().await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test]

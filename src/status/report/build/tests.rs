@@ -292,7 +292,9 @@ fn what_may_have_an_entry_of_no_known_node_is_named() {
         };
         found.desired.apply(identified, found.now);
         if let (Some(result), Ok(azure)) = (looked_up, &mut found.azure) {
-            azure.interfaces.store(interface.clone(), tokio::time::Instant::now(), result);
+            azure
+                .interfaces
+                .store(interface.clone(), tokio::time::Instant::now(), result);
         }
         let report = report(&found);
         let unidentified: Vec<_> = report.nodes.iter().map(|node| node.unidentified).collect();
