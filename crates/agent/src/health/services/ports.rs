@@ -198,8 +198,8 @@ impl<S: Sockets> NodePortServer<S> {
                 Ok(listener) => {
                     used.insert(address, Arc::clone(&key.service));
                     let stop = CancellationToken::new();
-                    let routes = self.routes.clone();
-                    let router = routes.port_router(Arc::clone(&key.service), key.family, address.port());
+                    let (service, family) = (Arc::clone(&key.service), key.family);
+                    let router = self.routes.clone().port_router(service, family, address.port());
                     let (limit, metrics, stopped) = (open.connection_limit.clone(), metrics.clone(), stop.clone());
                     open.tasks.spawn(async move {
                         let serve = server::serve_with_limit;
@@ -222,14 +222,12 @@ impl<S: Sockets> NodePortServer<S> {
         address: SocketAddr,
         used: &BTreeMap<SocketAddr, Arc<NamespacedName>>,
     ) -> Result<S::Listener, String> {
-        match used.get(&address) {
+        if let Some(service) = used.get(&address) {
             // The system call would succeed, since sockets of one process may share a port.
-            Some(service) => Err(format!("{address} is open for Service {service}")),
-            None => {
-                let bound = self.sockets.bind(address);
-                bound.map_err(|error| format!("{address} cannot be bound: {error}"))
-            }
+            return Err(format!("{address} is open for Service {service}"));
         }
+        let bound = self.sockets.bind(address);
+        bound.map_err(|error| format!("{address} cannot be bound: {error}"))
     }
 
     fn publish(&self, open: &BTreeMap<PortKey, OpenPort>, failed: BTreeMap<PortKey, PortFailure>) {
