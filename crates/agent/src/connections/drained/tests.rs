@@ -346,3 +346,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn services_that_had_connections_are_bounded() {
+    let numbers = |numbers: std::ops::Range<usize>| ConnectionCount {
+        services: numbers
+            .map(|number| ServiceConnections {
+                service: number.to_string(),
+                ..ServiceConnections::default()
+            })
+            .collect(),
+        ..ConnectionCount::default()
+    };
+    let mut world = World::new();
+    world.node(true, false);
+    for counted in [0..MAX_SEEN - 1, 0..MAX_SEEN, MAX_SEEN..2 * MAX_SEEN] {
+        world.counted(0, Ok(numbers(counted)));
+    }
+    assert_eq!(world.connections.seen.len(), MAX_SEEN);
+}
