@@ -213,8 +213,38 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
 
 /// Works with one cluster target after the other.
 async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) -> Result<(), WorkError> {
-    // What this term recorded outlives a change of the configuration, even if the `ConfigMap` is lost at the same time.
+    // What this term recorded outlives a change of the configuration, even if the `ConfigMap` is lost at the same time. So does its hold of
+    // the shared Lease: a write that such a change ends may still arrive.
     let mut ledger = None;
+    let (lock, follow_lock) = ArmLock::new(
+        context.client.clone(),
+        context.clock.clone(),
+        context.lock_metrics.clone(),
+    );
+    let mut follow_lock = std::pin::pin!(follow_lock.fuse());
+    let outcome = tokio::select! {
+        outcome = work_with_each(term, source, context, &lock, &mut ledger) => outcome,
+        () = &mut follow_lock => Ok(()),
+    };
+    // Releases the shared Lease, and writes a ledger that was lost since it was last verified: the next leader knows only what is in it.
+    drop(lock);
+    let verify = async {
+        match ledger {
+            Some(ledger) => ledger.verify().await,
+            None => Ok(()),
+        }
+    };
+    let _ = timeout(SHUTDOWN_TIMEOUT, futures::future::join(follow_lock, verify)).await;
+    outcome
+}
+
+async fn work_with_each(
+    term: &Term,
+    source: &impl TargetSource,
+    context: &WorkContext,
+    lock: &ArmLock,
+    ledger: &mut Option<LedgerStore>,
+) -> Result<(), WorkError> {
     loop {
         let connected = tokio::select! {
             connected = connect(source) => connected,
@@ -230,7 +260,7 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
         tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to Azure");
         forget_traffic(context);
         tokio::select! {
-            outcome = Box::pin(work_with(term, target, context, &mut ledger)) => return outcome,
+            outcome = Box::pin(work_with(term, target, context, lock.clone(), ledger)) => return outcome,
             () = config_changed => tracing::info!("Azure configuration changed; work of the term started again"),
         }
     }
@@ -321,6 +351,7 @@ async fn work_with(
     term: &Term,
     target: ClusterTarget,
     context: &WorkContext,
+    lock: ArmLock,
     ledger: &mut Option<LedgerStore>,
 ) -> Result<(), WorkError> {
     term.report_nodes(None);
@@ -341,11 +372,6 @@ async fn work_with(
     tasks.spawn(TaskName::Ledger, write_ledger(ledger.clone()));
     let markers = watch::Sender::default();
     spawn_features(&mut tasks, context, &targets, &markers);
-    let (lock, follow_lock) = ArmLock::new(
-        context.client.clone(),
-        context.clock.clone(),
-        context.lock_metrics.clone(),
-    );
     tokio::select! {
         listed = targets.wait_for(Option::is_some) => drop(listed),
         error = task_failure(&mut tasks) => return Err(error),
@@ -414,21 +440,7 @@ async fn work_with(
     );
     let requests = controller.list_requests.subscribe();
     spawn_listings(&mut tasks, term, target, ledger, requests, (listings, recorded));
-    let mut follow_lock = std::pin::pin!(follow_lock.fuse());
-    let outcome = tokio::select! {
-        outcome = controller.run(&mut tasks) => outcome,
-        () = &mut follow_lock => Ok(()),
-    };
-    end_work(controller, tasks, follow_lock).await;
-    outcome
-}
-
-/// Ends the tasks, releases the shared Lease, and writes a ledger that was lost since it was last verified: the next leader knows
-/// only what is in it.
-async fn end_work(controller: Controller<'_>, tasks: Tasks, follow_lock: impl Future) {
-    let ledger = controller.ledger.clone();
-    drop((controller, tasks));
-    let _ = timeout(SHUTDOWN_TIMEOUT, futures::future::join(follow_lock, ledger.verify())).await;
+    controller.run(&mut tasks).await
 }
 
 /// Starts the features that write other Nodes, as far as they are on.

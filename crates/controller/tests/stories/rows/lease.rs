@@ -70,6 +70,20 @@ async fn read_that_stalls_keeps_the_lease_no_longer_than_it_admits_a_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lease_is_kept_while_a_write_may_arrive_that_a_change_of_the_configuration_ended() {
+    let cluster = one_pool().await;
+    cluster.fault("PUT", "", Some(1), &json!({"stall": "5m"}));
+    cluster.taint(2, &[DRAINING]);
+    cluster.until("sent", |cluster| cluster.puts().len() == 1).await;
+    cluster.world.reconfigure(None);
+    for _ in 0..90 {
+        assert_eq!(holder(&cluster), "headgate");
+        sleep(SECOND / 10).await;
+    }
+    cluster.until("another one", |cluster| cluster.puts().len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn held_lease_prevents_writes_and_is_reported() {
     let cluster = TestCluster::new(3).await;
     acquire(&cluster, "cloud-controller-manager").await;
