@@ -47,6 +47,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the time from a request to the head of its response. The response to a watch begins at once.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Connections that are kept for later requests. A leader has three attempts to renew its Lease: where an API server behind a load balancer
+/// has died, two of them may meet connections that only [`USER_TIMEOUT`] ends, and the third opens one.
+const MAX_IDLE_CONNECTIONS: usize = 2;
+
 /// Why there is no client for the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -359,7 +363,8 @@ fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     tcp.set_keepalive(Some(KEEPALIVE_IDLE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    let client = legacy::Client::builder(TokioExecutor::new());
+    let mut client = legacy::Client::builder(TokioExecutor::new());
+    client.pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
     let http = match proxies(config)? {
         None => boxed(client.build(tls.wrap_connector(tcp))),
         Some(proxies) => boxed(client.build(tls.wrap_connector(ProxyConnector::new(tcp, proxies)))),
@@ -392,7 +397,13 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use headgate_test_kubernetes::scratch;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::{Barrier, watch};
+    use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
 
@@ -401,6 +412,38 @@ mod tests {
         let unacknowledged = KEEPALIVE_IDLE + KEEPALIVE_INTERVAL + USER_TIMEOUT;
         let connecting_again = 2 * CONNECT_TIMEOUT;
         assert!(unacknowledged + connecting_again < Duration::from_mins(1));
+    }
+
+    #[tokio::test]
+    async fn few_connections_are_kept_for_later() {
+        const REQUESTS: usize = 8;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = kube::Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        let (open, all_sent) = (watch::Sender::new(0_usize), Arc::new(Barrier::new(REQUESTS)));
+        let opened = open.clone();
+        let _server = AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                let (mut connection, _) = listener.accept().await.unwrap();
+                opened.send_modify(|open| *open += 1);
+                let (opened, all_sent) = (opened.clone(), Arc::clone(&all_sent));
+                tokio::spawn(async move {
+                    let mut buffer = [0; 4096];
+                    while connection.read(&mut buffer).await.is_ok_and(|read| read > 0) {
+                        all_sent.wait().await;
+                        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                        connection.write_all(answer).await.unwrap();
+                    }
+                    opened.send_modify(|open| *open -= 1);
+                });
+            }
+        }));
+        let client = over(transport(&config).unwrap(), &config);
+        let version = || client.request_text(Request::get("/version").body(Vec::new()).unwrap());
+        let answers = futures::future::join_all((0..REQUESTS).map(|_| version())).await;
+        assert!(answers.iter().all(Result::is_ok));
+        let mut open = open.subscribe();
+        let few = open.wait_for(|open| *open == MAX_IDLE_CONNECTIONS);
+        drop(tokio::time::timeout(Duration::from_secs(10), few).await.unwrap());
     }
 
     const USABLE: &str = r#"{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "a"}}],
