@@ -172,6 +172,20 @@ secret: {{ ternary $on.secret "" $mayLead | quote }}
 identity: {{ ternary $on.identity "none" $mayLead }}
 {{- end -}}
 
+{{/* The nodes of a pod of a hook: those of the pods with these values, beside which it may run. */}}
+{{- define "headgate.hookNodes" -}}
+nodeSelector:
+  kubernetes.io/os: linux
+  {{- with .nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with dig "affinity" "nodeAffinity" "" . }}
+affinity:
+  nodeAffinity:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end -}}
+
 {{/* Annotations that roll the pods when a file that they read at the start changes. */}}
 {{- define "headgate.checksums" -}}
 {{- $pod := include "headgate.pod" . | fromYaml -}}
