@@ -1,4 +1,5 @@
-//! What maintenances have left in the cluster that only headgate's controllers undo: cordons and taints of Nodes, and finalizers.
+//! What maintenances have left in the cluster that only headgate's controllers undo: cordons and taints of Nodes, finalizers, and the hooks of
+//! Machines, whose deletion would never end.
 //!
 //! The command waits for it and changes none of it: a stage `Complete` makes nodes schedulable on which someone may be working.
 
@@ -6,6 +7,7 @@ use headgate_core::node::{CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUS
 use headgate_core::telemetry::first_names;
 use headgate_maintenance::api::names::{is_completion_finalizer, is_instigator_finalizer, is_protection_finalizer};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
+use headgate_maintenance::machine::{HOOKS, MachineObject};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::core::Request;
@@ -23,6 +25,7 @@ pub(super) async fn left_by_maintenances(client: &Client) -> Option<String> {
         (Leftover::Maintenance, NodeMaintenance::url_path(&(), None)),
         (Leftover::Evacuation, Evacuation::url_path(&(), None)),
         (Leftover::Node, Node::url_path(&(), None)),
+        (Leftover::Machine, MachineObject::url_path(&(), None)),
     ];
     for (leftover, path) in paths {
         let left = left_in(client, leftover, &path).await;
@@ -52,6 +55,7 @@ enum Leftover {
     Maintenance,
     Evacuation,
     Node,
+    Machine,
 }
 
 impl Leftover {
@@ -59,16 +63,15 @@ impl Leftover {
     fn is_in(self, object: &Json) -> bool {
         let finalizers = object.pointer("/metadata/finalizers").and_then(Json::as_array);
         let mut finalizers = finalizers.into_iter().flatten().filter_map(Json::as_str);
+        let annotations = object.pointer("/metadata/annotations");
+        let has_any = |keys: &[&str]| annotations.is_some_and(|all| keys.iter().any(|key| all.get(key).is_some()));
         match self {
             Self::Maintenance => finalizers.any(is_completion_finalizer),
             Self::Evacuation => {
                 finalizers.any(|finalizer| is_instigator_finalizer(finalizer) || is_protection_finalizer(finalizer))
             }
-            Self::Node => object.pointer("/metadata/annotations").is_some_and(|annotations| {
-                [CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION]
-                    .iter()
-                    .any(|key| annotations.get(key).is_some())
-            }),
+            Self::Node => has_any(&[CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION]),
+            Self::Machine => has_any(&HOOKS),
         }
     }
 }
@@ -129,6 +132,10 @@ fn in_words(leftover: Leftover, names: &[String]) -> String {
             "Nodes have the cordon or the annotations of a maintenance",
             "headgate removes it while it runs with maintenance.enabled",
         ),
+        Leftover::Machine => (
+            "Machines have headgate's hooks, which nobody would remove",
+            "remove these annotations first from the templates, then from the Machines",
+        ),
     };
     format!("{} {what}: {shown} ({hint})", names.len())
 }
@@ -168,10 +175,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn finalizers_and_cordons_are_left() {
+    async fn finalizers_cordons_and_hooks_are_left() {
         const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenances";
         const EVACUATIONS: &str = "/apis/headgate.dev/v1alpha1/evacuations";
         const NODES: &str = "/api/v1/nodes";
+        const MACHINES: &str = "/apis/cluster.x-k8s.io/v1beta2/machines";
         let maintenance = json!({"metadata": {"name": "m", "finalizers": [COMPLETION_FINALIZER],
             "managedFields": [{"time": "9999-12-31T23:59:59Z"}]}});
         let finished = json!({"metadata": {"name": "over", "finalizers": ["example.com/other"]}});
@@ -181,6 +189,8 @@ mod tests {
         let kept = json!({"metadata": {"name": "three", "annotations": {SCALE_DOWN_ANNOTATION: "{}"}}});
         let paused = json!({"metadata": {"name": "four", "annotations": {UPGRADE_PAUSED_ANNOTATION: "true"}}});
         let other = json!({"metadata": {"name": "two", "annotations": {"a": "b"}}});
+        let held = json!({"metadata": {"namespace": "fleet", "name": "held", "annotations": {HOOKS[0]: ""}}});
+        let ending = json!({"metadata": {"namespace": "fleet", "name": "ending", "annotations": {HOOKS[1]: ""}}});
         for (lists, expected) in [
             (vec![], None),
             (
@@ -201,6 +211,10 @@ mod tests {
             (
                 vec![(NODES, items(&json!([other, cordoned, kept, paused])))],
                 Some("3 Nodes have the cordon or the annotations of a maintenance: one, three, four ("),
+            ),
+            (
+                vec![(MACHINES, items(&json!([other, held, ending])))],
+                Some("2 Machines have headgate's hooks, which nobody would remove: fleet/held, fleet/ending ("),
             ),
             (vec![(NODES, items(&Json::Null))], None),
             (vec![(NODES, json!({}))], Some("/api/v1/nodes cannot be listed: ")),

@@ -479,7 +479,8 @@ fn helm_test_runs_headgate_check_as_the_pods_that_may_lead() {
 /// `helm test` has the leader's credentials, and without a place for its Job `helm uninstall` would never succeed.
 #[test]
 fn pods_of_hooks_run_where_the_controllers_may() {
-    let values = json!({"nodeSelector": {"pool": "trusted"}, "extraTolerations": [{"key": "dedicated", "operator": "Exists"}]});
+    let values =
+        json!({"nodeSelector": {"pool": "trusted"}, "extraTolerations": [{"key": "dedicated", "operator": "Exists"}]});
     let objects = with("aks", json!({"controller": values.clone()}));
     let controller = &only(&objects, "Deployment")["spec"]["template"]["spec"];
     for pod in [
@@ -493,9 +494,6 @@ fn pods_of_hooks_run_where_the_controllers_may() {
             json!({"nodeAffinity": controller["affinity"]["nodeAffinity"]})
         );
         let tolerations = pod["tolerations"].as_array().unwrap();
-        assert!(
-            tolerations.contains(&values["extraTolerations"][0]),
-            "{tolerations:?}"
-        );
+        assert!(tolerations.contains(&values["extraTolerations"][0]), "{tolerations:?}");
     }
 }
