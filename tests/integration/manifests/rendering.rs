@@ -199,9 +199,9 @@ fn kustomization(namespace: &str, has_secret: bool) -> String {
     format!(
         "# Rendered from charts/headgate by `make docs`. In an overlay, replace the files of the generators by your own (behavior: replace)\n\
          # and name your image (images).\n\
-         apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [headgate.yaml]\nconfigMapGenerator:\n  \
-         - name: headgate-settings\n    namespace: {namespace}\n    files: [settings.yaml]\n    options:\n      labels:\n        \
-         app.kubernetes.io/name: headgate\n        app.kubernetes.io/component: agent\n{}",
+         apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [headgate.yaml]\ngeneratorOptions:\n  \
+         labels:\n    app.kubernetes.io/name: headgate\n    app.kubernetes.io/component: agent\nconfigMapGenerator:\n  \
+         - name: headgate-settings\n    namespace: {namespace}\n    files: [settings.yaml]\n{}",
         if has_secret { &secret } else { "" }
     )
 }

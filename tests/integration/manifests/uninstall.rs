@@ -6,8 +6,10 @@ use serde_json::json;
 
 use super::caller::{Caller, apply, install};
 use super::leader::{LEDGER, MAPS};
-use super::rendering::{folder, hardened};
+use super::rendering::{folder, hardened_with_identity};
 use super::{overlay_of, stdout_of, text};
+
+const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 
 /// The commands, without their comments.
 fn commands() -> Vec<String> {
@@ -30,33 +32,41 @@ fn the_ledger_is_deleted_last() {
 }
 
 #[tokio::test]
-async fn deleting_earlier_settings_leaves_the_ledger() {
+async fn deleting_earlier_settings_and_credentials_leaves_the_ledger() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
-    install(&administrator.kubeconfig, &hardened());
+    let values = hardened_with_identity();
+    install(&administrator.kubeconfig, &values);
     let overlay = "resources: [\"@\"]\nconfigMapGenerator:\n  - name: headgate-settings\n    namespace: kube-system\n    \
-                   behavior: replace\n    files: [settings.yaml]\n";
+                   behavior: replace\n    files: [settings.yaml]\nsecretGenerator:\n  - name: headgate-azure\n    namespace: kube-system\n    \
+                   behavior: replace\n    files: [azure.json]\n";
     apply(
         &administrator.kubeconfig,
-        &overlay_of(&folder(&hardened()), overlay, &[("settings.yaml", "logFormat: Text\n")]),
+        &overlay_of(
+            &folder(&values),
+            overlay,
+            &[("settings.yaml", "logFormat: Text\n"), ("azure.json", "{}\n")],
+        ),
     );
     // As the leader of an earlier version created it; a newer one leaves the name label out.
     let ledger = json!({"metadata": {"name": LEDGER, "labels": {"app.kubernetes.io/name": "headgate"}},
         "data": {"ledger.json": "{\"pools\": {}}"}});
     administrator.post(MAPS, ledger).await;
-    let maps = async || {
-        let maps = administrator.get(MAPS).await;
-        let names = maps["items"].as_array().unwrap().iter();
-        let names = names.map(|map| map["metadata"]["name"].as_str().unwrap().to_owned());
+    let names = async |path: &str| {
+        let list = administrator.get(path).await;
+        let names = list["items"].as_array().unwrap().iter();
+        let names = names.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned());
         names.filter(|name| name.starts_with("headgate")).collect::<Vec<_>>()
     };
-    assert_eq!(maps().await.len(), 3, "{:?}", maps().await);
+    let (maps, secrets) = (names(MAPS).await, names(SECRETS).await);
+    assert_eq!((maps.len(), secrets.len()), (3, 2), "{maps:?} {secrets:?}");
 
     let commands = commands();
     let by_label: Vec<_> = commands.iter().filter(|command| command.contains(" -l ")).collect();
     assert_eq!(by_label.len(), 1, "{commands:?}");
     let arguments = by_label[0].strip_prefix("kubectl ").unwrap().split(' ');
     stdout_of(kubectl(&administrator.kubeconfig).args(arguments));
-    assert_eq!(maps().await, [LEDGER]);
+    assert_eq!(names(MAPS).await, [LEDGER]);
+    assert_eq!(names(SECRETS).await, Vec::<String>::new());
     control_plane.stop().await;
 }
