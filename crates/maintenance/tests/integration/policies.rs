@@ -298,6 +298,9 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
         json!({"metadata": {"labels": {"a": "b"}}}),
         json!({"status": {"message": "working"}}),
     );
+    // The garbage collector deletes an object whose owner is gone.
+    let owner = json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "5b3f8a9e-0000-4000-8000-000000000000"}]}});
     let refused = "needs the right to delete its pod";
     for (user, method, path, body, refused) in [
         (NONE, "POST", EVACUATIONS.to_owned(), Some(evacuation("web")), refused),
@@ -322,6 +325,8 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
             Some(json!({"metadata": {"finalizers": []}})),
             "",
         ),
+        (NONE, "PATCH", path("web"), Some(owner.clone()), refused),
+        (SOME, "PATCH", path("web"), Some(owner), ""),
         (SOME, "PATCH", path("db"), Some(instigator("a")), refused),
         (NONE, "PATCH", format!("{}/status", path("web")), Some(status), ""),
         (SOME, "DELETE", path("db"), None, refused),
