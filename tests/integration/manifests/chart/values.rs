@@ -170,6 +170,25 @@ fn values_that_contradict_each_other_are_refused_by_name() {
 }
 
 /// In each of these nobody may read the events.
+/// A selector of a workload cannot change, so the API server would refuse an upgrade halfway.
+#[test]
+fn labels_of_the_chart_stay_its_own() {
+    assert_refused([
+        (
+            json!({"commonLabels": {"app.kubernetes.io/component": "edge"}}),
+            "commonLabels: the chart itself sets the label app.kubernetes.io/component",
+        ),
+        (
+            json!({"agent": {"podLabels": {"app.kubernetes.io/name": "edge"}}}),
+            "agent.podLabels: the chart itself sets the label app.kubernetes.io/name",
+        ),
+        (
+            json!({"controller": {"podLabels": {"helm.sh/chart": "edge"}}}),
+            "controller.podLabels: the chart itself sets the label helm.sh/chart",
+        ),
+    ]);
+}
+
 #[test]
 fn node_events_are_refused_without_controllers_that_lead() {
     let node_events = |values| merged(values, json!({"settings": {"evictionNotices": ["NodeEvents"]}}));
