@@ -9,7 +9,7 @@ const CUT: &str = "[cut]";
 /// Paths of URLs that are known to have no secret.
 const PLAIN_PATHS: [&str; 8] = [
     "/subscriptions/",
-    "/api/",
+    "/api/v1/",
     "/apis/",
     "/healthz",
     "/livez",
@@ -21,8 +21,8 @@ const PLAIN_PATHS: [&str; 8] = [
 const URL_ENDS: [char; 10] = ['"', '\'', '<', '>', ')', ']', '}', ',', '\\', '`'];
 /// The least length of a word of base64 that counts as a token.
 const MIN_TOKEN: usize = 40;
-/// Parts of a setting's name whose value is cut.
-const SECRET_NAMES: [&str; 6] = ["secret", "password", "token", "credential", "key", "sas"];
+/// Parts of a setting's name whose value is cut. The template of notifications may have the key of a service.
+const SECRET_NAMES: [&str; 7] = ["secret", "password", "token", "credential", "key", "sas", "template"];
 /// Settings with one of these parts in the name that hold a name and no secret.
 const PLAIN_NAMES: [&str; 3] = ["file", "configsecret", "key"];
 
@@ -56,7 +56,8 @@ fn cut_url(url: &str) -> String {
         Some((_, host)) => format!("{CUT}@{host}"),
         None => authority.to_owned(),
     };
-    let is_plain = path.len() <= 1 || PLAIN_PATHS.iter().any(|plain| path.starts_with(plain));
+    let is_known = PLAIN_PATHS.iter().any(|plain| path.starts_with(plain)) && !is_base64(path);
+    let is_plain = path.len() <= 1 || is_known;
     let path = match (is_plain, path.split_once(['?', '#'])) {
         (false, _) => format!("/{CUT}"),
         (true, Some((path, _))) => format!("{path}?{CUT}"),
@@ -153,6 +154,18 @@ mod tests {
                 "PUT https://management.azure.com/subscriptions/s/resourceGroups/g?api-version=1&sig=planted",
                 "PUT https://management.azure.com/subscriptions/s/resourceGroups/g?[cut]",
             ),
+            (
+                "posted to https://discord.com/api/webhooks/1/planted",
+                "posted to https://discord.com/[cut]",
+            ),
+            (
+                "https://10.0.0.1:443/api/v1/nodes?watch=true",
+                "https://10.0.0.1:443/api/v1/nodes?[cut]",
+            ),
+            (
+                &format!("https://10.0.0.1/api/v1/{}/nodes", "aB3".repeat(20)),
+                "https://10.0.0.1/[cut]",
+            ),
             ("http://10.0.0.1:10256/healthz", "http://10.0.0.1:10256/healthz"),
             (
                 "see (https://example.com/a), or b",
@@ -187,7 +200,8 @@ mod tests {
     #[test]
     fn settings_lose_what_may_be_secret() {
         let text = "azure: {configFile: /etc/headgate/azure.json, configSecret: kube-system/azure, aadClientSecret: planted}\n\
-                    notifications: {urlFile: /etc/url, proxyUrl: 'http://u:planted@proxy:3128', headers: ['https://x/planted']}\n\
+                    notifications: {urlFile: /etc/url, proxyUrl: 'http://u:planted@proxy:3128', headers: ['https://x/planted'], \
+                    template: '{\"routing_key\": \"planted\", \"summary\": {{ note | tojson }}}'}\n\
                     signals: {adminState: [{taint: {key: drain}}]}\nwebhookToken: planted\n";
         let found = settings(text).unwrap();
         assert!(!found.contains("planted"), "{found}");
