@@ -33,7 +33,7 @@ pub(super) struct AzureWorld {
 pub(super) struct Configuration {
     /// The id of the load balancers' resource group.
     pub(super) group: String,
-    /// The id of the virtual network, if `azure.json` names one.
+    /// The id of the virtual network, if `azure.json` or a pool of addresses names one.
     pub(super) network: Option<String>,
     /// The setting `azure.clusterName`.
     pub(super) cluster_name: String,
@@ -148,14 +148,16 @@ pub(super) fn check_role(world: &World) -> Vec<Finding> {
     };
     let may =
         |permissions: &[Permission], action: &str| permissions.iter().any(|permission| permission.contains(action));
-    let network = configuration.network.as_ref().unwrap_or(&configuration.group);
     let missing = ACTIONS.iter().filter_map(|(action, need)| {
-        let (scope, granted) = match need {
-            Need::Addresses if configuration.pool_type == BackendPoolType::NodeIp => {
-                (network, may(&permissions.network, action))
+        let (scope, granted) = match (need, &configuration.network) {
+            (Need::Addresses, _) if configuration.pool_type != BackendPoolType::NodeIp => return None,
+            (Need::Addresses, Some(network)) => (network, may(&permissions.network, action)),
+            (Need::Addresses, None) => {
+                let what = format!("the virtual network of the nodes is not known, so {action} was not checked");
+                let do_ = "set vnetName in azure.json, and vnetResourceGroup where that is not the group of the nodes";
+                return Some(Finding::warning(what, do_));
             }
-            Need::Addresses => return None,
-            Need::Always | Need::Sometimes => (&configuration.group, may(&permissions.group, action)),
+            (Need::Always | Need::Sometimes, _) => (&configuration.group, may(&permissions.group, action)),
         };
         (!granted).then(|| {
             let what = format!("the identity may not {action}");

@@ -17,6 +17,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
+use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::azure::{AzureWorld, Configuration, LoadBalancers, Permissions};
@@ -33,6 +34,8 @@ use crate::status::{list, list_nodes, read_load_balancers};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for each part of what Azure shows.
 const AZURE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pools that are read to find the virtual network.
+const MAX_POOLS: usize = 5;
 /// Reviews of access that are sent at the same time.
 const MAX_CONCURRENT_REVIEWS: usize = 8;
 
@@ -226,7 +229,7 @@ async fn read_azure(client: &Client, settings: &Settings) -> Option<AzureWorld> 
         Ok(target) => target,
         Err(error) => return Some(unread(Err(error))),
     };
-    let configuration = Configuration {
+    let mut configuration = Configuration {
         group: target.scope.group.path(),
         network: connected.config.virtual_network_id(),
         cluster_name: settings.azure.cluster_name.clone(),
@@ -241,10 +244,13 @@ async fn read_azure(client: &Client, settings: &Settings) -> Option<AzureWorld> 
             return Some(without_token(unread(Ok(configuration)), error));
         }
     };
-    let (permissions, deny_assignments, load_balancers) = futures::join!(
+    let load_balancers = read_cluster_load_balancers(target.clone()).await;
+    if configuration.network.is_none() && configuration.pool_type == BackendPoolType::NodeIp {
+        configuration.network = network_of_pools(&target, &load_balancers).await;
+    }
+    let (permissions, deny_assignments) = futures::join!(
         read_permissions(&connected, &target, &configuration),
         read_deny_assignments(&target, &configuration),
-        read_cluster_load_balancers(target.clone())
     );
     Some(AzureWorld {
         configuration: Ok(configuration),
@@ -260,6 +266,23 @@ fn without_token(world: AzureWorld, error: String) -> AzureWorld {
         token: Some(Err(error)),
         ..world
     }
+}
+
+/// The id of the virtual network that pools of addresses name, themselves or in their entries.
+async fn network_of_pools(target: &ClusterTarget, load_balancers: &Read<LoadBalancers>) -> Option<String> {
+    let deadline = Instant::now() + AZURE_TIMEOUT;
+    let found = load_balancers.as_ref().ok()?.found.iter();
+    let pools = found.flat_map(|found| &found.pools);
+    for pool in pools.filter(|pool| !pool.entries.is_empty()).take(MAX_POOLS) {
+        let document = target.arm.get_pool(&pool.id, deadline).await.ok()?.document;
+        let named = |path: &str| document.pointer(path).and_then(Value::as_str);
+        let network = named("/properties/virtualNetwork/id")
+            .or_else(|| named("/properties/loadBalancerBackendAddresses/0/properties/virtualNetwork/id"));
+        if let Some(network) = network {
+            return Some(network.to_owned());
+        }
+    }
+    None
 }
 
 async fn read_permissions(

@@ -217,6 +217,13 @@ const BROKEN: &[Broken] = &[
         what: "joinLoadBalancer/action",
     },
     Broken {
+        break_it: |world| azure(world).configuration.as_mut().unwrap().network = None,
+        id: "azure-role",
+        state: State::Warning,
+        object: "",
+        what: "the virtual network of the nodes is not known",
+    },
+    Broken {
         break_it: |world| azure(world).permissions = Some(Err("ARM answered 403: AuthorizationFailed".to_owned())),
         id: "azure-role",
         state: State::Warning,

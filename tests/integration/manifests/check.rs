@@ -301,6 +301,32 @@ async fn faults_of_azure(cluster: &Cluster) {
         )
         .await;
 
+    // Without vnetName the pools name the network.
+    let other = "/subscriptions/sub/resourceGroups/other/providers/Microsoft.Network/virtualNetworks/mine";
+    let is_named = |seed: &mut Value| {
+        seed["resources"][0]["properties"]["backendAddressPools"][0]["properties"]["virtualNetwork"] =
+            json!({"id": other});
+        let network = json!({"id": other, "location": "eastus", "properties": {}});
+        seed["resources"].as_array_mut().unwrap().push(network);
+        seed["authorization"] = json!({"permissions": [{"scope": GROUP, "actions": ["*"], "notActions": []}]});
+    };
+    for (change, fault) in [
+        (
+            &is_named as &dyn Fn(&mut Value),
+            Fault::failure("azure-role", "virtualNetworks/joinLoadBalancer/action"),
+        ),
+        (
+            &|_: &mut Value| (),
+            Fault::warning("azure-role", "the virtual network of the nodes is not known"),
+        ),
+    ] {
+        let azure = cluster.azure(change).await;
+        let text = std::fs::read_to_string(&azure.azure_json).unwrap();
+        std::fs::write(&azure.azure_json, text.replace("vnetName", "none")).unwrap();
+        cluster.finds(&azure, &[], &fault).await;
+        azure.emulator.stop().await;
+    }
+
     let fault = Fault::failure("azure-token", "the identity gets no token");
     let accounts = json!({"accounts": [{"tenantId": "tenant", "clientId": "client", "clientSecret": "another"}]});
     cluster.finds_in(|seed| seed["identity"] = accounts, &fault).await;
