@@ -277,8 +277,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// True says: two zeros, both begun while the node was out and signalled, and since the last order, with nothing else between; and without a count nothing
-    /// waits for longer than the two bounds.
+    /// True says: two zeros, both begun while the node was out and signalled, and since the last order, with nothing else between; and
+    /// without a count nothing waits for longer than the two bounds.
     #[test]
     fn no_sequence_says_true_without_two_zeros_or_waits_without_end(steps in steps()) {
         let mut world = World::new();
