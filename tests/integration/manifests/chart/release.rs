@@ -181,6 +181,7 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
     assert_eq!(left, expected);
 
     a_profile_without_a_leader_is_refused_while_the_ledger_has_an_entry(&administrator).await;
+    another_name_is_refused_while_a_daemon_set_has_the_earlier_one(&administrator).await;
 
     stdout_of(&mut helm_as(&administrator, &["uninstall", "headgate"]));
     let crds = [
@@ -227,6 +228,32 @@ async fn a_profile_without_a_leader_is_refused_while_the_ledger_has_an_entry(adm
     administrator.delete(&map).await;
     let output = upgrade();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Helm would delete the earlier `DaemonSet` with its pods before the new one's are ready.
+async fn another_name_is_refused_while_a_daemon_set_has_the_earlier_one(administrator: &Caller) {
+    let upgrade = |name: &str| {
+        let mut command = helm_as(administrator, &["upgrade", "headgate", "--dry-run=server"]);
+        command.arg(chart()).args(["--set", name]).output().unwrap()
+    };
+    let unchanged = upgrade("fullnameOverride=headgate");
+    let said = String::from_utf8_lossy(&unchanged.stderr);
+    assert!(unchanged.status.success(), "{said}");
+    let changed = upgrade("fullnameOverride=gate");
+    let said = String::from_utf8_lossy(&changed.stderr);
+    assert!(!changed.status.success());
+    let (_, command) = said
+        .split_once("first run `kubectl ")
+        .unwrap_or_else(|| panic!("{said}"));
+    let words = command.split('`').next().unwrap().split(' ');
+    stdout_of(kubectl(&administrator.kubeconfig).args(words).arg("--wait=false"));
+    // No garbage collector runs, which releases the pods and removes this.
+    administrator
+        .merge(DAEMONSET, json!({"metadata": {"finalizers": null}}))
+        .await;
+    let changed = upgrade("fullnameOverride=gate");
+    let said = String::from_utf8_lossy(&changed.stderr);
+    assert!(changed.status.success(), "{said}");
 }
 
 /// Each way to install: as the file of values says, from a bare cluster to a bare cluster, by way of the chart before its last change.
