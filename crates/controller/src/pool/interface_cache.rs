@@ -18,8 +18,8 @@ use super::view::{LoadBalancerView, PoolView};
 
 /// A machine usually keeps its interfaces for as long as it exists.
 const MACHINE_TTL: Duration = Duration::from_hours(1);
-/// An interface may be in a pool before its machine exists: each list asks again.
-const NO_MACHINE_TTL: Duration = Duration::from_secs(1);
+/// An interface may be in a pool before its machine exists: it is due again with each list.
+const NO_MACHINE_TTL: Duration = Duration::ZERO;
 /// After a failure that may pass.
 const RETRIABLE_TTL: Duration = Duration::from_secs(5);
 /// After a failure that lasts, such as a right that is missing.
@@ -55,11 +55,16 @@ impl InterfaceCache {
         self.0.get(id)?.machine.as_deref()
     }
 
+    /// Whether a lookup of the interface has ended, with whatever result.
+    pub(super) fn has_answer(&self, id: &NetworkInterfaceId) -> bool {
+        self.0.contains_key(id)
+    }
+
     /// Whether every interface of these pools has been looked up, with whatever result. Until then an entry that matches no
     /// Node may still belong to one.
     pub fn covers(&self, view: &LoadBalancerView) -> bool {
         let mut ids = view.pools.iter().flat_map(|pool| &pool.interfaces);
-        ids.all(|id| self.0.contains_key(id))
+        ids.all(|id| self.has_answer(id))
     }
 
     /// Whether it is known which machine every interface of the pool has, if any. A failure that may pass is no answer; one that lasts,
@@ -145,22 +150,32 @@ impl InterfaceCache {
     /// Stores the result of a lookup that was sent then.
     pub fn store(&mut self, id: NetworkInterfaceId, requested_at: Instant, result: Result<Option<String>, ArmError>) {
         let previous = self.0.remove(&id);
+        let had_no_machine = |cached: &&CachedInterface| cached.machine.is_none() && cached.last_error.is_none();
+        let without = previous.as_ref().filter(had_no_machine).cloned();
         let (machine, last_error, ttl) = match result {
             Ok(Some(machine)) => (Some(machine), None, MACHINE_TTL),
             Ok(None) => (None, None, NO_MACHINE_TTL),
+            Err(error) if error.is_about_missing_resource() => {
+                // That the interface no longer exists is an answer; its last machine counts until it leaves the pool.
+                let machine = previous.and_then(|cached| cached.machine);
+                (machine, None, NO_MACHINE_TTL)
+            }
+            // What was known of it is older now, and that counts.
+            Err(error) if error.class() != ErrorClass::Terminal && without.is_some() => {
+                self.0.extend(without.map(|cached| (id, cached)));
+                return;
+            }
             Err(error) => {
                 let previous_error = previous.as_ref().and_then(|cached| cached.last_error.as_ref());
                 let last_error = LastError::from_arm(&error, previous_error);
                 if previous_error.is_none_or(|previous| !previous.is_same_kind(&last_error)) {
                     tracing::info!(interface = ?id, %error, "network interface not read; its last known machine counts");
                 }
-                // That the interface no longer exists is an answer.
-                let last_error = Some(last_error).filter(|_| !error.is_about_missing_resource());
                 let ttl = match error.class() {
                     ErrorClass::Terminal => TERMINAL_TTL,
                     ErrorClass::Stale | ErrorClass::Retriable => RETRIABLE_TTL,
                 };
-                (previous.and_then(|cached| cached.machine), last_error, ttl)
+                (previous.and_then(|cached| cached.machine), Some(last_error), ttl)
             }
         };
         let cached = CachedInterface {
@@ -225,6 +240,7 @@ mod tests {
 
     #[test]
     fn unreadable_interface_is_reported_unless_cached_or_deleted() {
+        let without_c = view(&["b", "gone", "known"], true);
         let view = view(&["B", "c", "gone", "known"], true);
         let mut interfaces = InterfaceCache::default();
         assert_eq!(
@@ -261,6 +277,10 @@ mod tests {
             "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
              so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
         );
+        // That it had no machine stays known.
+        interfaces.store(id("c"), Instant::now(), Err(ArmError::DeadlineExceeded));
+        assert_eq!(interfaces.unreadable_pools(&view), unread);
+        interfaces.take_due(&[&without_c], Instant::now());
         interfaces.store(id("c"), Instant::now(), Err(ArmError::DeadlineExceeded));
         let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;
         assert!(
@@ -288,6 +308,21 @@ mod tests {
             message.starts_with("the network interface c in lb/p cannot be read, so"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn answer_that_an_interface_has_no_machine_is_due_with_each_list_and_keeps_its_age() {
+        let (view, asked) = (view(&["a"], true), Instant::now());
+        let mut interfaces = InterfaceCache::default();
+        interfaces.store(id("a"), asked, Ok(None));
+        assert_eq!(interfaces.take_due(&[&view], Instant::now()).len(), 1);
+        let later = asked + RETRIABLE_TTL;
+        interfaces.store(id("a"), later, Err(refused(500, "", None)));
+        assert_eq!(interfaces.no_machine_since(&view), Some(asked));
+        interfaces.store(id("a"), later, Err(refused(404, "ResourceNotFound", None)));
+        assert_eq!(interfaces.no_machine_since(&view), Some(later));
+        interfaces.store(id("a"), later, Ok(Some("/vm".to_owned())));
+        assert_eq!(interfaces.no_machine_since(&view), None);
     }
 
     #[test]

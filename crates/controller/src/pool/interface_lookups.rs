@@ -39,6 +39,7 @@ pub(crate) async fn look_up_interfaces(
     published: watch::Sender<Arc<InterfaceCache>>,
 ) {
     let (mut cache, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(Some(term), arm, None));
+    let mut listed_at = [None; 2];
     loop {
         if lookups.store_results(&mut cache) {
             published.send_replace(Arc::new(cache.clone()));
@@ -48,8 +49,12 @@ pub(crate) async fn look_up_interfaces(
             let lists = listings
                 .each_mut()
                 .map(|listing| Arc::clone(&listing.borrow_and_update()));
-            let views: Vec<_> = lists.iter().flat_map(|list| list.load_balancers.values()).collect();
-            lookups.start_due(&mut cache, &views);
+            // Answers alone, and a list that fails, make nothing due: the same would be asked for without end.
+            let requested_at = lists.each_ref().map(|list| list.requested_at);
+            if std::mem::replace(&mut listed_at, requested_at) != requested_at {
+                let views: Vec<_> = lists.iter().flat_map(|list| list.load_balancers.values()).collect();
+                lookups.start_due(&mut cache, &views);
+            }
         }
         let [listed, recorded] = &mut listings;
         let changed = tokio::select! {
@@ -97,8 +102,14 @@ impl InterfaceLookups {
     pub(super) fn start_due(&mut self, interfaces: &mut InterfaceCache, views: &[&Arc<LoadBalancerView>]) {
         let mut due = interfaces.take_due(views, Instant::now());
         self.waiting.retain(|id| due.remove(id));
-        let new = due.into_iter().filter(|id| !self.running_ids.contains(id));
-        self.waiting.extend(new);
+        for id in due.into_iter().filter(|id| !self.running_ids.contains(id)) {
+            // A plan waits for the first answer about each.
+            if interfaces.has_answer(&id) {
+                self.waiting.push_back(id);
+            } else {
+                self.waiting.push_front(id);
+            }
+        }
         self.send_waiting();
     }
 

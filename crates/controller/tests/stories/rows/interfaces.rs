@@ -299,6 +299,30 @@ async fn interface_lookups_leave_reads_for_a_down() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn interfaces_without_machines_are_looked_up_once_for_each_list() {
+    let slow = RateLimit { qps: 2.0, bucket: 5 };
+    let mut resources = vec![empty_pool()];
+    resources.extend((4..14).map(|number| interface(&lone_interface(number), None)));
+    let mut cluster = TestCluster::without_leader(3, &resources).await;
+    cluster.world.rate_limits = Some(RateLimits {
+        read: slow,
+        write: slow,
+    });
+    cluster.lead(ENFORCE).await;
+    sleep(60 * SECOND).await;
+    let lookups = |cluster: &TestCluster| cluster.sent("GET", "networkInterfaces").len();
+    assert_eq!(lookups(&cluster), 10, "by the first list");
+    // Lists come more often now.
+    cluster.taint(2, &[DRAINING]);
+    sleep(60 * SECOND).await;
+    let (lists, lookups) = (cluster.sent("GET", "loadBalancers$").len(), lookups(&cluster));
+    assert!(
+        lists >= 4 && lookups > 10 && lookups <= 10 * lists,
+        "{lookups} for {lists} lists"
+    );
+}
+
 /// A cluster without a leader, in which the interface of a node is `Down`.
 async fn stopped_with_a_down() -> TestCluster {
     let mut resources = vec![empty_pool()];
