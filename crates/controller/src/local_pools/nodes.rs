@@ -74,6 +74,14 @@ impl Leaving {
             is_over: false,
         }
     }
+
+    /// Its time begins anew, also for addresses of the other family that it has lost before: an entry that is gone does not come back.
+    fn after(mut node: Node, earlier: Option<Self>) -> Self {
+        let lost = earlier.into_iter().flat_map(|earlier| earlier.node.internal_addresses);
+        let lost: Vec<_> = lost.filter(|address| !node.has_address((*address).into())).collect();
+        node.internal_addresses.extend(lost);
+        Self::new(node)
+    }
 }
 
 impl Node {
@@ -102,13 +110,20 @@ impl NodeIndex {
         let leaving = self.leaving.remove(&name);
         let known = self.take(&name, &node.internal_addresses);
         let was_deleting = known.as_ref().is_some_and(|known| known.is_deleting);
-        let before = leaving.as_ref().map(|leaving| leaving.node.clone()).or(known);
-        let before = before.filter(|before| node.has_lost_addresses(before));
-        if node.is_deleting || before.is_some() {
-            let leaving = leaving.filter(|_| was_deleting || !node.is_deleting);
-            let leaving = leaving.unwrap_or_else(|| Leaving::new(before.unwrap_or_else(|| node.clone())));
-            self.leaving.insert(Arc::clone(&name), leaving);
-        }
+        let leaving = match (known.filter(|known| node.has_lost_addresses(known)), leaving) {
+            (Some(known), earlier) => Some(Leaving::after(known, earlier)),
+            (None, Some(leaving)) if was_deleting && node.is_deleting => Some(leaving),
+            (None, Some(leaving)) if node.has_lost_addresses(&leaving.node) => {
+                let begins_anew = node.is_deleting;
+                Some(if begins_anew {
+                    Leaving::new(leaving.node)
+                } else {
+                    leaving
+                })
+            }
+            (None, _) => node.is_deleting.then(|| Leaving::new(node.clone())),
+        };
+        self.leaving.extend(leaving.map(|leaving| (Arc::clone(&name), leaving)));
         for address in &node.internal_addresses {
             if let Some((_, place)) = self.former.get(address).filter(|(former, _)| *former == name) {
                 self.former_order.remove(place);
@@ -129,9 +144,8 @@ impl NodeIndex {
         let Some(node) = self.take(&name, &[]) else {
             return false;
         };
-        let before = self.leaving.remove(&*name).map(|leaving| leaving.node);
-        let before = before.filter(|before| node.has_lost_addresses(before));
-        self.leaving.insert(name.into(), Leaving::new(before.unwrap_or(node)));
+        let earlier = self.leaving.remove(&*name);
+        self.leaving.insert(name.into(), Leaving::after(node, earlier));
         if self.leaving.len() > MAX_FORMER_NODES {
             self.forget_first();
         }
@@ -377,6 +391,40 @@ mod tests {
         assert_eq!(is_over(&index), Some(false));
         index.apply(node("n1", 2, &["10.0.0.1"]));
         assert_eq!(is_over(&index), None);
+    }
+
+    #[test]
+    fn time_begins_anew_when_the_other_family_is_lost() {
+        let start = Instant::now();
+        let mut index = NodeIndex::default();
+        let left = |index: &NodeIndex| {
+            let (_, node, is_over) = index.leaving("n1").unwrap();
+            (node.internal_addresses.clone(), is_over)
+        };
+        index.apply(node("n1", 1, &["10.0.0.1", "fd00::1"]));
+        index.apply(node("n1", 1, &["10.0.0.1"]));
+        assert_eq!(left(&index), (vec![ip("10.0.0.1"), ip("fd00::1")], false));
+        for lost_after in [LEAVE_TIMEOUT / 2, LEAVE_TIMEOUT] {
+            for deletes in [false, true] {
+                let mut index = index.clone();
+                index.advance(start);
+                index.advance(start + lost_after);
+                if deletes {
+                    index.remove("n1");
+                }
+                index.apply(node("n1", 1, &[]));
+                let both = vec![ip("10.0.0.1"), ip("fd00::1")];
+                assert_eq!(left(&index), (both, false), "{lost_after:?} {deletes}");
+                // Other changes of the Node do not renew it.
+                index.advance(start + lost_after);
+                index.apply(Node {
+                    is_draining: true,
+                    ..node("n1", 1, &[])
+                });
+                index.advance(start + lost_after + LEAVE_TIMEOUT);
+                assert!(left(&index).1);
+            }
+        }
     }
 
     #[test]
