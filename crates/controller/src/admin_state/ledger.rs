@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{LoadBalancerId, PoolId};
+use headgate_core::clock::whole_seconds;
 use headgate_core::telemetry::words;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -155,10 +156,12 @@ impl Ledger {
         self.pools.is_empty()
     }
 
-    /// Applies one change: sets the entry, or removes it if the change has none.
+    /// Applies one change: sets the entry, with its time to the second as the text has it, or removes it if the change has none.
     pub fn apply(&mut self, change: LedgerChange) {
         match change.entry {
             Some(entry) => {
+                let since = whole_seconds(entry.since);
+                let entry = LedgerEntry { since, ..entry };
                 Arc::make_mut(self.pools.entry(change.pool).or_default()).insert(change.key, entry);
             }
             None => {

@@ -98,6 +98,16 @@ async fn ledger_from_a_backup_is_replaced_by_a_live_leader() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ledger_beside_which_something_else_has_changed_is_not_written_again() {
+    let cluster = TestCluster::with_node_2_down().await;
+    let written = cluster.world.ledger().await;
+    let label = |object: &mut Value| object["metadata"]["labels"]["team"] = json!("edge");
+    cluster.fake.change::<ConfigMap>("kube-system", LEDGER, label);
+    sleep(VERIFIED * SECOND).await;
+    assert_eq!(cluster.world.ledger().await, written);
+}
+
+#[tokio::test(start_paused = true)]
 async fn deletion_just_before_a_change_of_the_configuration_loses_nothing() {
     let cluster = TestCluster::with_node_2_down().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);

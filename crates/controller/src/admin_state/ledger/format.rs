@@ -95,9 +95,7 @@ impl<'a> From<&'a Ledger> for Grouped<&'a str> {
         let mut by_key: BTreeMap<&str, Vec<(LedgerEntry, usize)>> = BTreeMap::new();
         for (place, entries) in ledger.pools.values().enumerate() {
             for (key, entry) in &**entries {
-                let since = whole_seconds(entry.since);
-                let entry = LedgerEntry { since, ..*entry };
-                by_key.entry(key).or_default().push((entry, place));
+                by_key.entry(key).or_default().push((*entry, place));
             }
         }
         let mut groups: BTreeMap<Vec<(LedgerEntry, usize)>, Vec<&str>> = BTreeMap::new();
@@ -146,6 +144,8 @@ impl TryFrom<Grouped<String>> for Ledger {
                 .iter()
                 .flat_map(|(entry, places)| places.iter().map(move |place| (*entry, *place)));
             for (entry, place) in places {
+                let since = whole_seconds(entry.since);
+                let entry = LedgerEntry { since, ..entry };
                 let pool = text.pools.get(place);
                 let pool = pool.ok_or_else(|| format!("there is no pool {place} in the list of pools"))?;
                 // A person may have written it, in the spelling of ARM.
