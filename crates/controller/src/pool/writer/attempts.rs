@@ -79,7 +79,7 @@ pub(super) struct Attempts {
 struct DeferredPlan {
     plan: Vec<PoolEdit>,
     until: Instant,
-    /// The end of ARM's `Retry-After`, which holds for any plan.
+    /// The end of ARM's `Retry-After`, which holds for any plan, unless it is about one pool.
     retry_after: Option<Instant>,
 }
 

@@ -89,13 +89,6 @@ impl Batch {
         }
     }
 
-    /// Ends once this hold of the Lease admits no write any more, and none was sent: others wait for it.
-    async fn hold_unused(&self) {
-        while self.has_written || self.guard.accepts_writes() {
-            sleep(READ_BACK_INTERVAL).await;
-        }
-    }
-
     /// Returns the edits that are neither rejected nor ignored, and whether each waits for another read.
     fn check_read_backs(
         &mut self,
@@ -146,6 +139,13 @@ impl Batch {
     }
 }
 
+/// Ends once this hold of the Lease admits no write any more, if none was sent: others wait for it.
+async fn unused(guard: &LockGuard, has_written: bool) {
+    while has_written || guard.accepts_writes() {
+        sleep(READ_BACK_INTERVAL).await;
+    }
+}
+
 impl PoolWriter {
     /// Reads the load balancer, for the next plan of the batch.
     pub(super) async fn read<P: Planner>(&self, mut batch: Box<Batch>, state: &mut State, planner: &mut P) -> Phase {
@@ -173,7 +173,7 @@ impl PoolWriter {
         };
         let read = tokio::select! {
             read = read => Some(read),
-            () = batch.hold_unused() => None,
+            () = unused(&batch.guard, batch.has_written) => None,
         };
         let are_members_due = batch.plan.iter().any(|edit| edit.members.is_some());
         let is_unused = are_members_due && !batch.has_written && !batch.guard.accepts_writes();
@@ -361,10 +361,13 @@ impl PoolWriter {
         planner: &mut P,
     ) -> Result<NextWrite, AttemptError> {
         while let Some(mut edit) = batch.next_edit(open) {
-            let read = batch
-                .documents
-                .take(&self.arm, &edit.pool, Instant::now() + READ_TIMEOUT)
-                .await;
+            let deadline = Instant::now() + READ_TIMEOUT;
+            let read = tokio::select! {
+                read = batch.documents.take(&self.arm, &edit.pool, deadline) => read,
+                () = unused(&batch.guard, batch.has_written) => {
+                    return Err(AttemptError::HoldClosed { has_written: false });
+                }
+            };
             let read = match read {
                 Ok(read) => read,
                 Err(error) => {
