@@ -112,10 +112,10 @@ fn progress_in_the_future_counts_from_when_it_is_seen() {
     write(&mut evacuation, &pod, at(0));
     let look = |evacuation: &Evacuation, seconds| step(evacuation, PodState::Exists(&pod), None, at(seconds));
     // The clocks of two nodes differ.
-    status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(160)));
-    assert_eq!(look(&evacuation, 100), Step::Wait(Some(at(1960))));
+    status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(1900)));
+    assert_eq!(look(&evacuation, 100), Step::Wait(Some(at(3700))));
     // Local time as UTC, and a time that never comes.
-    for future in [at(7300), "9999-12-30T22:00:00Z".parse().unwrap()] {
+    for future in [at(1901), at(7300), "9999-12-30T22:00:00Z".parse().unwrap()] {
         let now = 100;
         status(&mut evacuation).evacuation_progress_timestamp = Some(Time(future));
         let mut expected = evacuation.status.clone().unwrap();

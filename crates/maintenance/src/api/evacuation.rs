@@ -102,7 +102,7 @@ pub struct Evacuator {
     pub role: Option<String>,
 }
 
-/// What the evacuators did. The active one writes it, and the controller where it switches to the next.
+/// What the evacuators did. The active one writes it, and the controller where it switches to the next or finds a time far ahead.
 #[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvacuationStatus {

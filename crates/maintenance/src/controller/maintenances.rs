@@ -20,6 +20,7 @@ use super::blackholes::measure;
 use super::caches::Caches;
 use super::executor::{Executed, Executor};
 use super::metrics::GaugeValues;
+use super::node_edits::{RefusedNode, refused_nodes};
 use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
 use super::{LoadBalancerSource, MaintenanceContext};
@@ -47,7 +48,7 @@ pub(super) struct MaintenanceController {
     context: MaintenanceContext,
     probe_markers: ProbeMarkers,
     executor: Executor,
-    refused_nodes: watch::Receiver<BTreeMap<String, String>>,
+    refused_nodes: watch::Receiver<BTreeMap<String, RefusedNode>>,
     blackholes: BlackholeMeter,
 }
 
@@ -245,7 +246,7 @@ impl MaintenanceController {
             pods,
             evacuations,
             refused_evacuations: refused.map(|(pod, (_, why))| (pod.clone(), why.clone())).collect(),
-            refused_nodes: self.refused_nodes.borrow_and_update().clone(),
+            refused_nodes: refused_nodes(&self.refused_nodes.borrow_and_update()),
             budgets,
             load_balancers,
             machines,

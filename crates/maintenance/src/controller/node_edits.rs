@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headgate_core::node::{CORDON_ANNOTATION, MAINTENANCE_CONDITIONS, UPGRADE_PAUSED_ANNOTATION, UPGRADE_STATUS_LABEL};
 use headgate_kubernetes::{Edited, NodeEdit, NodeIntent, Shown};
@@ -10,14 +11,34 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::cordon_edit::{give_back_to_autoscalers, is_own};
 use crate::plan::action::NodeConditionChange;
 use crate::plan::conditions::is_own_condition;
 use crate::plan::upgrade_status::PAUSED;
 
-/// Why Nodes could not be written, by name.
-pub(super) type RefusedNodes = watch::Sender<BTreeMap<String, String>>;
+/// For how long writes of a Node fail before it is said: a webhook that restarts needs nobody.
+const FAILING: Duration = Duration::from_secs(10);
+
+/// Writes of a Node that fail one after another.
+#[derive(Clone, Debug)]
+pub(super) struct RefusedNode {
+    since: Instant,
+    /// Why the last one failed, once they have failed for [`FAILING`].
+    why: Option<String>,
+}
+
+/// The Nodes whose writes fail, by name.
+pub(super) type RefusedNodes = watch::Sender<BTreeMap<String, RefusedNode>>;
+
+/// Why Nodes could not be written for some time, by name.
+pub(super) fn refused_nodes(refused: &BTreeMap<String, RefusedNode>) -> BTreeMap<String, String> {
+    let refused = refused.iter();
+    refused
+        .filter_map(|(node, refused)| Some((node.clone(), refused.why.clone()?)))
+        .collect()
+}
 
 /// What is due until the cache shows it.
 pub(super) fn intent(uid: &str, key: String, edit: impl NodeEdit + 'static) -> NodeIntent {
@@ -47,9 +68,14 @@ impl<E: NodeEdit> NodeEdit for RecordedEdit<E> {
     }
 
     fn failed(&self, why: &str) {
+        let now = Instant::now();
         self.refused.send_if_modified(|refused| {
-            let before = refused.insert(self.node.clone(), why.to_owned());
-            before.as_deref() != Some(why)
+            let first = RefusedNode { since: now, why: None };
+            let known = refused.entry(self.node.clone()).or_insert(first);
+            let why = (now >= known.since + FAILING).then(|| why.to_owned());
+            let is_changed = known.why != why;
+            known.why = why;
+            is_changed
         });
     }
 

@@ -20,7 +20,7 @@ use crate::snapshot::PodFacts;
 use super::annotations::{daemon_set_evacuator, evacuators_of, turn};
 use super::is_about;
 
-/// How far ahead a progress timestamp may be: clocks differ.
+/// How far ahead a progress timestamp may be at least: clocks differ.
 const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(1);
 
 /// What is to be done for an Evacuation now.
@@ -96,7 +96,11 @@ pub fn step(evacuation: &Evacuation, pod: PodState<'_>, turns_end: Option<Timest
         None => Step::SetEvacuators(evacuators_of(pod)),
         Some(evacuators) => {
             let deadline = turn_deadline(evacuation, &status, turns_end);
-            next_turn(evacuators, status, pod, deadline, now)
+            let progress = status.evacuation_progress_timestamp.as_ref();
+            // Less ahead only makes the turn longer, and an evacuator whose clock is right would write it again.
+            let max_ahead = allowed(evacuation).max(MAX_CLOCK_SKEW);
+            let is_ahead = progress.is_some_and(|progress| progress.0.duration_since(now) > max_ahead);
+            next_turn(evacuators, status, pod, (deadline, is_ahead), now)
         }
     }
 }
@@ -142,7 +146,7 @@ fn next_turn(
     evacuators: &[Evacuator],
     status: EvacuationStatus,
     pod: &PodFacts,
-    deadline: Timestamp,
+    (deadline, is_ahead): (Timestamp, bool),
     now: Timestamp,
 ) -> Step {
     let mut turns: Vec<_> = evacuators.iter().collect();
@@ -167,15 +171,12 @@ fn next_turn(
         };
     };
     let is_over = status.active_evacuator_completed || now >= deadline;
-    let progress = status.evacuation_progress_timestamp.as_ref();
     match turns.get(position + 1) {
         // Such a turn would hardly end. What is written counts from now, once.
-        _ if !is_over && progress.is_some_and(|progress| progress.0.duration_since(now) > MAX_CLOCK_SKEW) => {
-            Step::UpdateStatus(Box::new(EvacuationStatus {
-                evacuation_progress_timestamp: Some(Time(now)),
-                ..status
-            }))
-        }
+        _ if !is_over && is_ahead => Step::UpdateStatus(Box::new(EvacuationStatus {
+            evacuation_progress_timestamp: Some(Time(now)),
+            ..status
+        })),
         _ if !is_over => Step::Wait(Some(deadline)),
         Some(next) => pass_on(status, next, active, now),
         None => evict(pod),
@@ -194,10 +195,14 @@ fn turn_deadline(evacuation: &Evacuation, status: &EvacuationStatus, turns_end: 
 fn progress_deadline(evacuation: &Evacuation, status: &EvacuationStatus) -> Timestamp {
     let progress = status.evacuation_progress_timestamp.as_ref();
     let since = progress.or(evacuation.metadata.creation_timestamp.as_ref());
-    let allowed = SignedDuration::from_secs(i64::from(evacuation.spec.progress_deadline_seconds));
     since.map_or(Timestamp::MAX, |since| {
-        since.0.saturating_add(allowed).unwrap_or(Timestamp::MAX)
+        since.0.saturating_add(allowed(evacuation)).unwrap_or(Timestamp::MAX)
     })
+}
+
+/// For how long an evacuator may make no progress.
+fn allowed(evacuation: &Evacuation) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(evacuation.spec.progress_deadline_seconds))
 }
 
 fn pass_on(mut status: EvacuationStatus, to: &Evacuator, from: Option<String>, now: Timestamp) -> Step {
