@@ -95,6 +95,9 @@ pub(crate) async fn undrain(
         let name = ending.object.name_any();
         let verb = end(&api, ending).await?;
         line(&format!("nodemaintenance.headgate.dev/{name} {verb}"));
+        if let Some(text) = absent_line(ending, &all_nodes) {
+            line(&text);
+        }
     }
     for (node, name) in taken(&maintenances, &all_nodes) {
         if given.remove(&node) {
@@ -357,6 +360,19 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
         Ok(_) => Ok("keeps its other nodes"),
         Err(refusal) => Err(refusal.about(what())),
     }
+}
+
+/// What is left of a maintenance of which no node exists any more.
+fn absent_line(ending: &Ending<'_>, all_nodes: &[NodeObject]) -> Option<String> {
+    let terms = &ending.rest.as_ref()?.node_selector_terms;
+    let names: Vec<_> = terms.iter().filter_map(named_node).map(String::as_str).collect();
+    let exists = |name: &&str| all_nodes.iter().any(|node| node.name_any() == *name);
+    (!names.iter().any(exists)).then(|| {
+        format!(
+            "none of them exists, and a node that comes back under such a name is drained; `headgate undrain {}` ends that",
+            names.join(" ")
+        )
+    })
 }
 
 /// Waits until the deleted maintenances and the cordons of the nodes are gone. A failed read is tried again.

@@ -255,3 +255,18 @@ fn a_node_is_given_back_without_the_annotation() {
     );
     assert!(returned(None).is_some());
 }
+
+#[test]
+fn a_maintenance_of_which_no_node_exists_any_more_is_named() {
+    let all = [node("a", "x"), node("b", "x")];
+    let maintenances = [maintenance("m", "Drain", "drain", &named(&["a", "b", "gone"]))];
+    let line = |given: &[&str]| {
+        let given = given.iter().map(ToString::to_string).collect();
+        let endings = decide(&maintenances, &all, &given, None).unwrap();
+        absent_line(&endings[0], &all)
+    };
+    assert_eq!(line(&["a"]), None, "b exists");
+    assert_eq!(line(&["a", "b", "gone"]), None, "nothing is left");
+    let left = line(&["a", "b"]).unwrap();
+    assert!(left.contains("`headgate undrain gone` ends that"), "{left}");
+}
