@@ -40,9 +40,9 @@ pub(super) fn keys() -> Vec<Key> {
             health_server(),
             |s| &mut s.kube_proxy.healthz_authority,
             "Address of kube-proxy's health server, of which the agent asks `/livez` each second, or `/healthz` before kube-proxy 1.28. \
-             `Disabled` polls nothing. A 503 counts at once, no answer for 1 min makes the node unhealthy, and an address that was not \
-             reached since the start, nor by an earlier container of the pod since the machine's, is ignored with a warning. The \
-             health port of a new pod or a restarted machine opens once it was reached, or 5 s after the start.",
+             `Disabled` polls nothing. A 503 counts at once, no answer for 1 min makes the node unhealthy, and an address that \
+             has not answered this pod since the machine's start is ignored. The health port of a new pod or a restarted machine opens once \
+             it has answered, or 5 s after the start.",
         ),
         Key::new(
             "serviceHealthChecks",

@@ -494,6 +494,18 @@ fn pods_of_hooks_run_where_the_controllers_may() {
             json!({"nodeAffinity": controller["affinity"]["nodeAffinity"]})
         );
         let tolerations = pod["tolerations"].as_array().unwrap();
-        assert!(tolerations.contains(&values["extraTolerations"][0]), "{tolerations:?}");
+        let of_control_plane =
+            json!({"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"});
+        for needed in [&values["extraTolerations"][0], &of_control_plane] {
+            assert!(tolerations.contains(needed), "{tolerations:?}");
+        }
+    }
+    // Without controllers, those of the agents' nodes.
+    let everything = json!({"operator": "Exists"});
+    for (selector, tolerates) in [(json!({}), false), (json!({"pool": "edge"}), true)] {
+        let objects = with("healthz", json!({"agent": {"nodeSelector": selector}}));
+        let pod = &only(&objects, "Pod")["spec"];
+        let found = pod["tolerations"].as_array().unwrap();
+        assert_eq!(found.contains(&everything), tolerates, "{found:?}");
     }
 }

@@ -169,7 +169,6 @@ fn values_that_contradict_each_other_are_refused_by_name() {
     ]);
 }
 
-/// In each of these nobody may read the events.
 /// A selector of a workload cannot change, so the API server would refuse an upgrade halfway.
 #[test]
 fn labels_of_the_chart_stay_its_own() {
@@ -189,6 +188,7 @@ fn labels_of_the_chart_stay_its_own() {
     ]);
 }
 
+/// In each of these nobody may read the events.
 #[test]
 fn node_events_are_refused_without_controllers_that_lead() {
     let node_events = |values| merged(values, json!({"settings": {"evictionNotices": ["NodeEvents"]}}));
