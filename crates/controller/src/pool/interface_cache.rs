@@ -31,8 +31,10 @@ struct CachedInterface {
     machine: Option<String>,
     /// What the last lookup failed with.
     last_error: Option<LastError>,
-    /// When the last lookup was sent.
+    /// When the lookup was sent that this is the answer to.
     requested_at: Instant,
+    /// Lookups since then have failed.
+    is_failing: bool,
     expires_at: Instant,
 }
 
@@ -71,8 +73,9 @@ impl InterfaceCache {
     /// as a right that is missing, is: nothing more will be known.
     pub(crate) fn knows_pool(&self, pool: &PoolView) -> bool {
         let may_pass = |error: &LastError| error.class != ErrorClass::Terminal;
-        let is_known =
-            |cached: &CachedInterface| cached.machine.is_some() || !cached.last_error.as_ref().is_some_and(may_pass);
+        let is_known = |cached: &CachedInterface| {
+            cached.machine.is_some() || !cached.is_failing && !cached.last_error.as_ref().is_some_and(may_pass)
+        };
         pool.interfaces.iter().all(|id| self.0.get(id).is_some_and(is_known))
     }
 
@@ -162,7 +165,12 @@ impl InterfaceCache {
             }
             // What was known of it is older now, and that counts.
             Err(error) if error.class() != ErrorClass::Terminal && without.is_some() => {
-                self.0.extend(without.map(|cached| (id, cached)));
+                if without.as_ref().is_some_and(|cached| !cached.is_failing) {
+                    tracing::info!(interface = ?id, %error, "network interface without a machine not read again");
+                }
+                let is_failing = true;
+                self.0
+                    .extend(without.map(|cached| (id, CachedInterface { is_failing, ..cached })));
                 return;
             }
             Err(error) => {
@@ -183,6 +191,7 @@ impl InterfaceCache {
             machine,
             last_error,
             requested_at,
+            is_failing: false,
         };
         self.0.insert(id, cached);
     }
@@ -315,10 +324,12 @@ mod tests {
         let (view, asked) = (view(&["a"], true), Instant::now());
         let mut interfaces = InterfaceCache::default();
         interfaces.store(id("a"), asked, Ok(None));
+        assert!(interfaces.knows_pool(&view.pools[0]));
         assert_eq!(interfaces.take_due(&[&view], Instant::now()).len(), 1);
         let later = asked + RETRIABLE_TTL;
         interfaces.store(id("a"), later, Err(refused(500, "", None)));
         assert_eq!(interfaces.no_machine_since(&view), Some(asked));
+        assert!(!interfaces.knows_pool(&view.pools[0]), "it may have one by now");
         interfaces.store(id("a"), later, Err(refused(404, "ResourceNotFound", None)));
         assert_eq!(interfaces.no_machine_since(&view), Some(later));
         interfaces.store(id("a"), later, Ok(Some("/vm".to_owned())));

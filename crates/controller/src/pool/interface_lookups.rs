@@ -81,6 +81,8 @@ pub(super) struct InterfaceLookups {
     running: FuturesUnordered<BoxFuture<'static, LookupResult>>,
     /// The interfaces that `running` looks up.
     running_ids: HashSet<NetworkInterfaceId>,
+    /// Of these, those that were due again meanwhile: an answer that there is no machine may be too old then.
+    due_again: HashSet<NetworkInterfaceId>,
     /// Results that the cache does not have yet.
     results: Vec<LookupResult>,
 }
@@ -94,6 +96,7 @@ impl InterfaceLookups {
             deadline,
             running: FuturesUnordered::new(),
             running_ids: HashSet::new(),
+            due_again: HashSet::new(),
             results: Vec::new(),
         }
     }
@@ -102,9 +105,11 @@ impl InterfaceLookups {
     pub(super) fn start_due(&mut self, interfaces: &mut InterfaceCache, views: &[&Arc<LoadBalancerView>]) {
         let mut due = interfaces.take_due(views, Instant::now());
         self.waiting.retain(|id| due.remove(id));
-        for id in due.into_iter().filter(|id| !self.running_ids.contains(id)) {
+        for id in due {
             // A plan waits for the first answer about each.
-            if interfaces.has_answer(&id) {
+            if self.running_ids.contains(&id) {
+                self.due_again.insert(id);
+            } else if interfaces.has_answer(&id) {
                 self.waiting.push_back(id);
             } else {
                 self.waiting.push_front(id);
@@ -138,7 +143,11 @@ impl InterfaceLookups {
         let Some(result) = self.running.next().await else {
             return false;
         };
-        self.running_ids.remove(&result.0);
+        let (id, _, machine) = &result;
+        self.running_ids.remove(id);
+        if self.due_again.remove(id) && matches!(machine, Ok(None)) {
+            self.waiting.push_back(id.clone());
+        }
         self.results.push(result);
         self.send_waiting();
         true

@@ -365,6 +365,11 @@ impl PoolWriter {
             let read = tokio::select! {
                 read = batch.documents.take(&self.arm, &edit.pool, deadline) => read,
                 () = unused(&batch.guard, batch.has_written) => {
+                    // As a read that fails: what ends each attempt must not come first in each.
+                    planner.handle_outcome(Outcome::PoolNotRead(&edit, &ArmError::DeadlineExceeded));
+                    if !edit.is_members_only() {
+                        state.attempts.fail_pool(edit.pool);
+                    }
                     return Err(AttemptError::HoldClosed { has_written: false });
                 }
             };

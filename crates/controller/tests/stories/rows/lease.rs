@@ -9,7 +9,7 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{ENFORCE, entries, load_balancer};
+use super::super::world::{ENFORCE, dual_stack, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster, entry};
 
 const NAME: &str = "aks-managed-resource-locker";
@@ -76,6 +76,31 @@ async fn read_that_stalls_keeps_the_lease_no_longer_than_it_admits_a_write() {
         cluster.clear_faults();
         cluster.until_down(&["node-2"]).await;
         cluster.stop().await;
+    }
+}
+
+/// As where a load balancer is so large that each pool is read alone.
+#[tokio::test(start_paused = true)]
+async fn pool_whose_read_outlasts_the_hold_delays_no_other_pool_for_long() {
+    let mut cluster = TestCluster::without_leader(3, &[dual_stack(3)]).await;
+    cluster.world.max_kept_bytes = Some(0);
+    cluster.lead(ENFORCE).await;
+    for slow in ["kubernetes", "kubernetes-IPv6"] {
+        let path = format!("/backendAddressPools/{slow}$");
+        cluster.fault("GET", &path, None, &json!({"stall": "5m"}));
+        cluster.taint(2, &[DRAINING]);
+        sleep(120 * SECOND).await;
+        let down = cluster.down();
+        assert_eq!(
+            down.values().filter(|down| down.contains("node-2")).count(),
+            1,
+            "{slow}: {down:?}"
+        );
+        assert!(down[&format!("kubernetes/{slow}")].is_empty(), "{slow}: {down:?}");
+        cluster.clear_faults();
+        cluster.until_down(&["node-2"]).await;
+        cluster.taint(2, &[]);
+        cluster.settle(&[]).await;
     }
 }
 
