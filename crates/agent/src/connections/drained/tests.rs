@@ -365,3 +365,12 @@ fn services_that_had_connections_are_bounded() {
     }
     assert_eq!(world.connections.seen.len(), MAX_SEEN);
 }
+
+#[test]
+fn a_count_is_shown_until_it_is_stale() {
+    let mut world = World::new();
+    world.node(true, false).at(1).counted(1, Ok(count(2)));
+    let is_shown = |world: &World| world.connections.view(world.now()).last.is_some();
+    assert!(is_shown(world.at(STALE_AFTER.as_secs())));
+    assert!(!is_shown(world.at(1 + STALE_AFTER.as_secs())));
+}
