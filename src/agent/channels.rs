@@ -23,7 +23,9 @@ use crate::config::Settings;
 pub(super) struct Channels {
     pub(super) reports: watch::Sender<NodeReport>,
     pub(super) proxy: watch::Sender<ProxyStatus>,
-    /// Whether the first answer of kube-proxy is waited for: nothing is known of this boot of the machine.
+    /// The present boot of the machine, with the address that is asked about kube-proxy.
+    pub(super) boot: Boot,
+    /// Whether the first answer of kube-proxy is waited for: nothing is known of this boot.
     pub(super) awaits_kube_proxy: bool,
     pub(super) azure: scheduled_events::Channels,
     pub(super) last_change: watch::Sender<Option<LastChange>>,
@@ -58,6 +60,7 @@ impl Channels {
         Self {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(proxy),
+            boot,
             awaits_kube_proxy,
             azure: scheduled_events::Channels::new(settings),
             last_change: watch::Sender::new(None),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headgate_agent::connections::{ConnectionsTask, ConnectionsView, CountExchange, end_condition};
 use headgate_agent::health::services::WatchReporters;
 use headgate_agent::health::{ProbesMarker, VerdictInputs};
-use headgate_agent::own_node::{Boot, DeletionDelayTask, delay_deletion, store_reports};
+use headgate_agent::own_node::{DeletionDelayTask, delay_deletion, store_reports};
 use headgate_core::node::{MARKER_TTL, NodeReport};
 use headgate_http::server::{BindState, Binder, Limits};
 use headgate_kubernetes::expire_marker;
@@ -102,9 +102,15 @@ impl HealthTasks {
         let channel = channels.azure;
         channel.start(tasks, process, reports.clone(), taint, events.clone(), metrics.spot);
         let directory = settings.state_dir.clone();
-        let boot = Boot::present(settings.kube_proxy.healthz_authority.clone());
         let proxy = channels.proxy.subscribe();
-        let store = store_reports(reports.clone(), proxy, boot, directory, node_name, clock.clone());
+        let store = store_reports(
+            reports.clone(),
+            proxy,
+            channels.boot,
+            directory,
+            node_name,
+            clock.clone(),
+        );
         tasks.spawn_endless("remembered-state", store);
         let poll = headgate_agent::health::poll_kube_proxy(settings.kube_proxy.clone(), channels.proxy, clock.clone());
         tasks.spawn_endless("kube-proxy-poll", poll);

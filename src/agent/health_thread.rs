@@ -319,6 +319,20 @@ mod tests {
         begun.elapsed()
     }
 
+    /// A server without routes, which waits for nothing but these reports.
+    fn health_server(binder: Binder, reports: watch::Receiver<NodeReport>) -> HealthServer {
+        HealthServer {
+            binder,
+            router: Router::new(),
+            limits: Limits::HEALTH,
+            extras: HealthThreadExtras::default(),
+            metrics: Metrics::default(),
+            reports,
+            kube_proxy: None,
+            heartbeat: Heartbeat::new(),
+        }
+    }
+
     #[test]
     fn the_port_opens_although_nobody_reads_the_log() {
         let (clock, rules) = (Clock::System, SignalSettings::default().health());
@@ -326,22 +340,14 @@ mod tests {
         let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
         let state = watch::Sender::new(BindState::Waiting);
         let states = state.subscribe();
-        let server = HealthServer {
-            binder: Binder {
-                name: "healthz",
-                address: (Ipv4Addr::LOCALHOST, 0).into(),
-                hard_fail: false,
-                state,
-                log_runtime: Some(main.handle().clone()),
-            },
-            router: Router::new(),
-            limits: Limits::HEALTH,
-            extras: HealthThreadExtras::default(),
-            metrics: Metrics::default(),
-            reports: reports.subscribe(),
-            kube_proxy: None,
-            heartbeat: Heartbeat::new(),
+        let binder = Binder {
+            name: "healthz",
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            hard_fail: false,
+            state,
+            log_runtime: Some(main.handle().clone()),
         };
+        let server = health_server(binder, reports.subscribe());
         let (subscriber, _blocked) = blocked_logs();
         let stop = CancellationToken::new();
         let (stopped, (done, is_done)) = (stop.clone(), mpsc::channel());
@@ -364,23 +370,14 @@ mod tests {
         let (clock, rules) = (Clock::System, SignalSettings::default().health());
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()).without_node());
-        let server = HealthServer {
-            binder: Binder {
-                name: "healthz",
-                address: taken.local_addr().unwrap(),
-                hard_fail: true,
-                state: watch::Sender::new(BindState::Waiting),
-                log_runtime: None,
-            },
-            router: Router::new(),
-            limits: Limits::HEALTH,
-            extras: HealthThreadExtras::default(),
-            metrics: Metrics::default(),
-            reports: reports.subscribe(),
-            kube_proxy: None,
-            heartbeat: Heartbeat::new(),
+        let binder = Binder {
+            name: "healthz",
+            address: taken.local_addr().unwrap(),
+            hard_fail: true,
+            state: watch::Sender::new(BindState::Waiting),
+            log_runtime: None,
         };
-        let mut thread = HealthThread::start(server).unwrap();
+        let mut thread = HealthThread::start(health_server(binder, reports.subscribe())).unwrap();
         assert!(matches!(thread.ended().await, Err(AgentError::Bind { .. })));
         thread.stop().await.unwrap();
     }

@@ -1,10 +1,9 @@
 //! Polls kube-proxy's own health server, each second, and applies the answers to the proxy status.
 //!
 //! A 200 is an update. No answer leaves an update pending, so it counts after the health timeout. A 503 counts at
-//! once. After a 404 on `/livez`, `/healthz` of the same server is requested (kube-proxy before 1.28). A server that
-//! has not answered since the start, nor an earlier process in the same boot, is ignored, because there are clusters
-//! without kube-proxy. The
-//! process's own `/livez` does not depend on any of this: a restart of headgate does not repair kube-proxy.
+//! once. After a 404 on `/livez`, `/healthz` of the same server is requested (kube-proxy before 1.28). A server that has answered neither
+//! this process nor an earlier one of this boot is ignored, because there are clusters without kube-proxy. The process's own `/livez` does
+//! not depend on any of this: a restart of headgate does not repair kube-proxy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

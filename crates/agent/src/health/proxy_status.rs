@@ -66,7 +66,7 @@ impl ProxyStatus {
         }
     }
 
-    /// The status at the start of a process whose predecessor was answered, with an answer pending from now on.
+    /// The status at the start of a process, where kube-proxy has answered an earlier one: the next answer is pending from now on.
     pub fn answered_before(timeout: Duration, now: Moment) -> Self {
         let mut status = Self::new(timeout);
         status.mark_updated(ProxyPart::Whole, now.wall);

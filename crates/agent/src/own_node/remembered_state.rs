@@ -131,7 +131,8 @@ impl RememberedState {
     }
 }
 
-/// Stores each new report in `state_dir` until the sender is dropped, and the boot with it, whose `kube_proxy` counts once it has answered.
+/// Stores each new report in `state_dir` until the sender is dropped, with the boot, and with the address of kube-proxy once that has
+/// answered.
 ///
 /// Disk access happens outside the runtime's threads, so a slow disk delays nothing else. After a failed write the
 /// old file is removed and the write is retried until it succeeds.

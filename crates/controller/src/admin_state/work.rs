@@ -211,7 +211,7 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
     }
 }
 
-/// Works with one cluster target after the other.
+/// Works under one lock, and releases the shared Lease at the end.
 async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) -> Result<(), WorkError> {
     // What this term recorded outlives a change of the configuration, even if the `ConfigMap` is lost at the same time. So does its hold of
     // the shared Lease: a write that such a change ends may still arrive.
@@ -238,6 +238,7 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
     outcome
 }
 
+/// Works with one cluster target after the other.
 async fn work_with_each(
     term: &Term,
     source: &impl TargetSource,

@@ -38,6 +38,13 @@ struct CachedInterface {
     expires_at: Instant,
 }
 
+impl CachedInterface {
+    /// Whether the answer was that no machine has it, or that it does not exist.
+    fn has_no_machine(&self) -> bool {
+        self.machine.is_none() && self.last_error.is_none()
+    }
+}
+
 /// A pool with an interface whose machine is unknown because its lookup failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnreadablePool {
@@ -83,7 +90,7 @@ impl InterfaceCache {
     pub(crate) fn no_machine_since(&self, view: &LoadBalancerView) -> Option<Instant> {
         let used = view.pools.iter().filter(|pool| pool.is_used());
         let cached = used.flat_map(|pool| &pool.interfaces).filter_map(|id| self.0.get(id));
-        let without = cached.filter(|cached| cached.machine.is_none() && cached.last_error.is_none());
+        let without = cached.filter(|cached| cached.has_no_machine());
         without.map(|cached| cached.requested_at).min()
     }
 
@@ -152,9 +159,17 @@ impl InterfaceCache {
 
     /// Stores the result of a lookup that was sent then.
     pub fn store(&mut self, id: NetworkInterfaceId, requested_at: Instant, result: Result<Option<String>, ArmError>) {
+        // What was known of an interface without a machine is older now, and that counts.
+        if let Err(error) = &result
+            && !(error.class() == ErrorClass::Terminal || error.is_about_missing_resource())
+            && let Some(cached) = self.0.get_mut(&id).filter(|cached| cached.has_no_machine())
+        {
+            if !std::mem::replace(&mut cached.is_failing, true) {
+                tracing::info!(interface = ?id, %error, "network interface without a machine not read again");
+            }
+            return;
+        }
         let previous = self.0.remove(&id);
-        let had_no_machine = |cached: &&CachedInterface| cached.machine.is_none() && cached.last_error.is_none();
-        let without = previous.as_ref().filter(had_no_machine).cloned();
         let (machine, last_error, ttl) = match result {
             Ok(Some(machine)) => (Some(machine), None, MACHINE_TTL),
             Ok(None) => (None, None, NO_MACHINE_TTL),
@@ -162,16 +177,6 @@ impl InterfaceCache {
                 // That the interface no longer exists is an answer; its last machine counts until it leaves the pool.
                 let machine = previous.and_then(|cached| cached.machine);
                 (machine, None, NO_MACHINE_TTL)
-            }
-            // What was known of it is older now, and that counts.
-            Err(error) if error.class() != ErrorClass::Terminal && without.is_some() => {
-                if without.as_ref().is_some_and(|cached| !cached.is_failing) {
-                    tracing::info!(interface = ?id, %error, "network interface without a machine not read again");
-                }
-                let is_failing = true;
-                self.0
-                    .extend(without.map(|cached| (id, CachedInterface { is_failing, ..cached })));
-                return;
             }
             Err(error) => {
                 let previous_error = previous.as_ref().and_then(|cached| cached.last_error.as_ref());

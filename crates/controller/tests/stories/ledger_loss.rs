@@ -84,7 +84,7 @@ async fn ledger_from_a_backup_is_replaced_by_a_live_leader() {
     set_ledger_text(&cluster, &backup);
     sleep(VERIFIED * SECOND).await;
     assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&written));
-    // Edited by hand, as nobody who edits it counts the generation up.
+    // Edited by hand, without a higher generation.
     let mut edited = cluster.world.ledger().await;
     edited["entries"] = json!([]);
     set_ledger_text(&cluster, &edited.to_string());

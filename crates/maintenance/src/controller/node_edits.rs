@@ -18,7 +18,7 @@ use crate::plan::action::NodeConditionChange;
 use crate::plan::conditions::is_own_condition;
 use crate::plan::upgrade_status::PAUSED;
 
-/// For how long writes of a Node fail before it is said: a webhook that restarts needs nobody.
+/// How long writes of a Node fail before a status says so: while a webhook restarts, nobody has to do anything.
 const FAILING: Duration = Duration::from_secs(10);
 
 /// Writes of a Node that fail one after another.

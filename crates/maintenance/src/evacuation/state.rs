@@ -97,7 +97,7 @@ pub fn step(evacuation: &Evacuation, pod: PodState<'_>, turns_end: Option<Timest
         Some(evacuators) => {
             let deadline = turn_deadline(evacuation, &status, turns_end);
             let progress = status.evacuation_progress_timestamp.as_ref();
-            // Less ahead only makes the turn longer, and an evacuator whose clock is right would write it again.
+            // A time that is less ahead only makes the turn longer; and where the own clock is slow, the evacuator would write it again.
             let max_ahead = allowed(evacuation).max(MAX_CLOCK_SKEW);
             let is_ahead = progress.is_some_and(|progress| progress.0.duration_since(now) > max_ahead);
             next_turn(evacuators, status, pod, (deadline, is_ahead), now)

@@ -10,11 +10,11 @@
 //! Invariant: of the nodes that serve a Service in an IP family and are not about to end, one answers 200, whoever observes what how late.
 //! Take the one whose signals began last, if all have some. Each of its reads shows signals on all others, so it does not fail in the first
 //! [`SIGNALLED_WAIT`]. Later, no read from before its signals counts any more on any node, so nobody finds a node without a signal, and
-//! the first of all names finds no other. With the marker a node counts for nobody as one without a signal, so a new process on it need not
-//! wait again. This needs reads that are not answered from a cache, and clocks that run equally fast to within the difference of the two
-//! times. Three limits: a node that ends, or loses its endpoint, counts until the next read, within seconds; where no marker is written, a
-//! node whose signals have ended counts although its agent may not know yet; an endpoint counts once a read shows it ready, although load
-//! balancers may not have found its node yet.
+//! the first of all names finds no other. While a node has the marker, no other one takes it for a node without a signal, so a new process
+//! on it need not wait again. This needs reads that are not answered from a cache, and clocks that run equally fast to within the difference
+//! of the two times. Three limits: a node that ends, or loses its endpoint, counts until the next read, within seconds; where no marker is
+//! written, a node whose signals have ended counts although its agent may not know yet; an endpoint counts once a read shows it ready,
+//! although load balancers may not have found its node yet.
 
 use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ fn is_leftover(marker: &MarkerFact, now: Moment) -> bool {
     marker.needs_confirmation() && marker.confirmed_at.is_some_and(is_old)
 }
 
-/// Whether the own marker has said for [`SIGNALLED_WAIT`] that the node's probes have failed: the work of an earlier process.
+/// Whether the own marker has said for [`SIGNALLED_WAIT`] that the node's probes have failed, as an earlier process has written it.
 fn has_long_been_out(own: &Node, now: Moment) -> bool {
     let is_current =
         |marker: &&MarkerFact| marker.is_out() && marker.reason == PROBES_FAILED && !is_leftover(marker, now);
