@@ -35,18 +35,17 @@ pub(super) struct Attempt {
 
 type FieldWrites = Vec<(NodeField, NodeIntent)>;
 
-/// The first rank of a Node's due writes, and all of them.
-type DueWrites<'a> = (Rank, Vec<(NodeField, &'a NodeIntent)>);
+/// The first rank of a Node's due writes and since when it is due, and all of them.
+type DueWrites<'a> = ((Rank, Instant), Vec<(NodeField, &'a NodeIntent)>);
 
 /// The order in which due writes start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// A hold, a draining taint or a delay of a deletion, also after a failed attempt: there are few, and seconds count.
     Hold,
-    /// Any other change, unless its last attempt failed.
+    /// Any other change, unless its last attempt failed, and the renewal of a hold, which an agent lets end without it.
     Change,
-    /// Renewals and repetitions.
-    #[default]
+    /// Other renewals, and repetitions.
     Other,
 }
 
@@ -148,6 +147,11 @@ impl Schedule {
         let mut next_at: Option<Instant> = None;
         let mut wake_at = |at: Instant| next_at = Some(next_at.map_or(at, |next_at| next_at.min(at)));
         let mut due: BTreeMap<&String, DueWrites<'_>> = BTreeMap::new();
+        let mut add = |name, first: (Rank, Instant), field, intent| {
+            let (before, intents) = due.entry(name).or_insert_with(|| (first, Vec::new()));
+            *before = first.min(*before);
+            intents.push((field, intent));
+        };
         let mut confirmations = Vec::new();
         for (field, nodes) in intents {
             for (name, intent) in nodes.iter() {
@@ -160,13 +164,9 @@ impl Schedule {
                     Some(at) if at <= now && is_confirmation(*field, intent) => {
                         // One that this process has not confirmed yet comes first.
                         let confirmed_at = known.done.as_ref().map(|done| done.at);
-                        confirmations.push((confirmed_at, name, intent));
+                        confirmations.push((confirmed_at, at, name, intent));
                     }
-                    Some(at) if at <= now => {
-                        let (first, intents) = due.entry(name).or_default();
-                        *first = rank(*field, intent, known).min(*first);
-                        intents.push((*field, intent));
-                    }
+                    Some(at) if at <= now => add(name, (rank(*field, intent, known), at), *field, intent),
                     Some(at) => wake_at(at),
                     None => {}
                 }
@@ -181,13 +181,12 @@ impl Schedule {
         if confirmations.len() > left {
             wake_at(counted_since + SECOND);
         }
-        for (_, name, intent) in confirmations.into_iter().take(left) {
-            let (_, intents) = due.entry(name).or_default();
-            intents.push((NodeField::Marker, intent));
+        for (_, at, name, intent) in confirmations.into_iter().take(left) {
+            add(name, (Rank::Other, at), NodeField::Marker, intent);
         }
-        // Changes first: a tool may wait for them.
+        // Changes first: a tool may wait for them. Of equal rank what is due longest, so that none waits for ever.
         let mut due: Vec<_> = due.into_iter().collect();
-        due.sort_by_key(|(_, (rank, _))| *rank);
+        due.sort_by_key(|(_, (first, _))| *first);
         let slow_at = |node: &NodeState| node.started_at.map(|at| at + SLOW_AFTER).filter(|at| *at > now);
         let new: Vec<_> = self.nodes.values().filter_map(slow_at).collect();
         let left_out = due.split_off(due.len().min(MAX_NEW_ATTEMPTS.saturating_sub(new.len())));
@@ -261,6 +260,7 @@ fn rank(field: NodeField, intent: &NodeIntent, known: &FieldState) -> Rank {
     );
     match intent.shown {
         Shown::No | Shown::Unknown if is_hold => Rank::Hold,
+        Shown::Yes if is_hold => Rank::Change,
         Shown::No | Shown::Unknown if known.failures.is_none() => Rank::Change,
         Shown::Yes | Shown::No | Shown::Unknown => Rank::Other,
     }

@@ -211,6 +211,39 @@ fn a_hold_that_failed_once_goes_before_the_markers_of_many_nodes() {
 }
 
 #[test]
+fn holds_are_renewed_before_markers_change_and_the_oldest_first() {
+    let start = Instant::now();
+    let mut schedule = Schedule::default();
+    let held = |shown| -> BTreeMap<_, _> {
+        (0..100)
+            .map(|number| (format!("n{number:04}"), intent("a", shown)))
+            .collect()
+    };
+    let holds = |shown| Intents::from([(NodeField::Hold, std::sync::Arc::new(held(shown)))]);
+    // The last names are written first.
+    let (mut first, all) = (holds(Shown::No), holds(Shown::No));
+    std::sync::Arc::make_mut(first.get_mut(&NodeField::Hold).unwrap()).retain(|name, _| *name >= "n0050".to_owned());
+    for (second, some) in [(0, first), (1, all)] {
+        let now = start + second * SECOND;
+        for _ in 0..4 {
+            for attempt in schedule.start_due(&some, now).0 {
+                schedule.finish(attempt, &[Ended::Done], now);
+            }
+        }
+    }
+    let mut all = wanted((500..1500).map(|number| (format!("m{number:04}"), intent("a", Shown::No))));
+    all.extend(holds(Shown::Yes));
+    // The API server answers none.
+    let turns = (0..4).map(|turn| start + RENEW + SECOND + turn * SLOW_AFTER);
+    let started: Vec<_> = turns
+        .flat_map(|now| schedule.start_due(&all, now).0)
+        .map(|attempt| attempt.node)
+        .collect();
+    let oldest: Vec<_> = held(Shown::No).into_keys().skip(50).collect();
+    assert_eq!(started[..50], oldest, "{started:?}");
+}
+
+#[test]
 fn markers_of_many_nodes_are_confirmed_at_a_bounded_rate() {
     const NODES: usize = 1000;
     let (start, mut schedule) = (Instant::now(), Schedule::default());
