@@ -160,6 +160,10 @@ pub struct LoadBalancerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub wait_start_time: Option<Time>,
+    /// Since when the node is only kept in service because too few others are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub held_back_time: Option<Time>,
     /// Since when the load balancers send no new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]

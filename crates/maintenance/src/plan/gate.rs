@@ -3,7 +3,7 @@
 //! The state is derived from the last read at each decision. What is kept in the status are times only: since when the
 //! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
 //! go on. Where there is no read at all, the gate is closed as well, but the time of the confirmation stays. Either way the time to wait starts
-//! anew: only a loss that lasts lets pods go without a confirmation.
+//! anew: only a loss that lasts lets pods go without a confirmation. Under `Required` this is the time for which the guard holds the node back.
 //!
 //! Then come the established connections: at least `connectionsDrainSeconds`, and as long as the node's agent counts some that pass through the
 //! node, at most `connectionsTimeoutSeconds` more. An agent that cannot count makes nothing wait.
@@ -69,6 +69,9 @@ impl Gate {
         let before = previous
             .and_then(|status| status.confirmed_time.as_ref())
             .map(not_ahead);
+        let held_back = previous
+            .and_then(|status| status.held_back_time.as_ref())
+            .map(not_ahead);
         let is_state = |state| previous.is_some_and(|status| status.state == state);
         let timed_out = is_state(LoadBalancerState::TimedOut);
         // The time to wait starts anew where a confirmation was lost.
@@ -77,6 +80,7 @@ impl Gate {
             // A read from before the cordon says nothing.
             return Self::pending(
                 anew_if(before.is_some() || timed_out),
+                None,
                 None,
                 format!(
                     "the cordon and the maintenance taint{}",
@@ -94,16 +98,17 @@ impl Gate {
                 let waiting_for = format!("a read of the load balancers: {why}");
                 let since = anew_if(is_state(LoadBalancerState::Draining) || is_state(LoadBalancerState::Out));
                 let confirmed = before.filter(|_| why.is_missing_read());
-                Self::unconfirmed(input, since, confirmed, waiting_for, false)
+                let held_back = held_back.filter(|_| why.is_missing_read());
+                Self::unconfirmed(input, since, confirmed, held_back, waiting_for)
             }
             NodeTraffic::InService { detail } => {
                 let since = anew_if(before.is_some());
-                Self::unconfirmed(input, since, None, format!("the load balancers: {detail}"), false)
+                Self::unconfirmed(input, since, None, None, format!("the load balancers: {detail}"))
             }
             NodeTraffic::HeldBack { detail } => {
                 let since = anew_if(before.is_some());
                 let waiting_for = format!("the load balancers, where too few other nodes are in service: {detail}");
-                Self::unconfirmed(input, since, None, waiting_for, true)
+                Self::unconfirmed(input, since, None, held_back.or(Some(input.now)), waiting_for)
             }
         }
     }
@@ -158,31 +163,40 @@ impl Gate {
         input: &GateInput<'_>,
         wait_start_time: Timestamp,
         confirmed_time: Option<Timestamp>,
+        held_back_time: Option<Timestamp>,
         waiting_for: String,
-        is_held_back: bool,
     ) -> Self {
-        let gives_up = is_held_back || input.settings.confirmation == LoadBalancerConfirmation::BestEffort;
+        let counts_from = match input.settings.confirmation {
+            LoadBalancerConfirmation::BestEffort => Some(wait_start_time),
+            LoadBalancerConfirmation::Required => held_back_time,
+        };
         let timeout = SignedDuration::from_secs(i64::from(input.settings.confirmation_timeout_seconds));
-        let gives_up_at = add(wait_start_time, at_most_half(timeout, wait_start_time, input.deadline));
-        if gives_up && input.now >= gives_up_at {
+        let gives_up_at = counts_from.map(|from| add(from, at_most_half(timeout, from, input.deadline)));
+        if gives_up_at.is_some_and(|at| input.now >= at) {
             return Self::timed_out(wait_start_time, Some(waiting_for));
         }
         Self::pending(
             wait_start_time,
             confirmed_time,
+            held_back_time,
             waiting_for,
-            gives_up.then_some(gives_up_at),
+            gives_up_at,
         )
     }
 
     fn pending(
         wait_start_time: Timestamp,
         confirmed_time: Option<Timestamp>,
+        held_back_time: Option<Timestamp>,
         waiting_for: String,
         wake_at: Option<Timestamp>,
     ) -> Self {
+        let status = status(LoadBalancerState::Pending, wait_start_time, None, confirmed_time);
         Self {
-            status: status(LoadBalancerState::Pending, wait_start_time, None, confirmed_time),
+            status: LoadBalancerStatus {
+                held_back_time: held_back_time.map(Time),
+                ..status
+            },
             is_open: false,
             wake_at,
             waiting_for,
@@ -220,6 +234,7 @@ fn status(
     LoadBalancerStatus {
         state,
         wait_start_time: Some(Time(wait_start_time)),
+        held_back_time: None,
         down_time: down_time.map(Time),
         confirmed_time: confirmed_time.map(Time),
     }

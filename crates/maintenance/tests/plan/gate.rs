@@ -307,6 +307,7 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
                 detail: "pool web".to_owned(),
             },
         );
+        world.settle();
         pass(&mut world, 99);
         assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
         assert_eq!(
@@ -321,6 +322,32 @@ fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
                 .iter()
                 .any(|event| event.reason == EventReason::LoadBalancerNotConfirmed)
         );
+    }
+}
+
+#[test]
+fn required_counts_only_the_time_for_which_the_guard_holds_the_node_back() {
+    let held_back = || NodeTraffic::HeldBack {
+        detail: "pool web".to_owned(),
+    };
+    let mut world = draining(LoadBalancerConfirmation::Required);
+    pass(&mut world, 1000);
+    // A moment at the end of a long wait, then a read that is missing, which says nothing else.
+    for (observation, seconds, expected) in [
+        (held_back(), 99, LoadBalancerState::Pending),
+        (in_service(), 1, LoadBalancerState::Pending),
+        (held_back(), 99, LoadBalancerState::Pending),
+        (
+            NodeTraffic::Unknown(Unproved::NotListed(None)),
+            0,
+            LoadBalancerState::Pending,
+        ),
+        (held_back(), 1, LoadBalancerState::TimedOut),
+    ] {
+        world.observe("one", observation);
+        world.settle();
+        pass(&mut world, seconds);
+        assert_eq!(state(&world).0, expected);
     }
 }
 
