@@ -2,9 +2,9 @@
 //! entries `Down` within [`WINDOW`], the oldest signals first. A cordon, a maintenance, or what only the settings list, such as a taint or
 //! a condition, may be a mistake that meets every node at once. Pure.
 //!
-//! Invariants: a Node with another signal, an eviction notice or a deletion never waits: there a wait would cost connections. What the
-//! ledger has as headgate's is not new, so a `Down` that another writer lost is written again at once; and the ledger's times count for
-//! the next leader as well. What waits is a hold (see `guard`), so agents answer 200 where probes reach headgate.
+//! Invariants: a Node with another signal, an eviction notice, a deletion or a maintenance's deadline never waits: there a wait would cost
+//! connections. What the ledger has as headgate's is not new, so a `Down` that another writer lost is written again at once; and the
+//! ledger's times count for the next leader as well. What waits is a hold (see `guard`), so agents answer 200 where probes reach headgate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -70,7 +70,12 @@ pub(super) fn hold_waiting(
 /// Whether a signal, of whatever list, or anything else on the Node announces the end of the machine.
 fn announces_end(node: &ClusterNode) -> bool {
     let mut signals = node.signals.keys().chain(&node.health_signals);
-    node.ends || node.present_notice().is_some() || signals.any(Signal::announces_end)
+    node.ends || node.present_notice().is_some() || has_deadline(node) || signals.any(Signal::announces_end)
+}
+
+/// Whether the node is gone at the deadline of its maintenances: only then autoscalers are not kept away from it.
+fn has_deadline(node: &ClusterNode) -> bool {
+    node.maintenance_taint.is_some() && node.was_unschedulable.is_some() && !node.is_kept_from_scale_down
 }
 
 /// Whether the `Down` counts as new. A time that is far ahead is another machine's clock. A new leader whose clock is ahead by

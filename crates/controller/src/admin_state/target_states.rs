@@ -445,14 +445,11 @@ fn plans_differ(one: &ClusterNode, other: &ClusterNode) -> bool {
         marker: other.marker.clone(),
         hold: other.hold.clone(),
         connections: other.connections.clone(),
-        is_kept_from_scale_down: other.is_kept_from_scale_down,
         is_upgrade_paused: other.is_upgrade_paused,
         cluster_api_machine: other.cluster_api_machine.clone(),
         labels: other.labels.clone(),
         conditions: other.conditions.clone(),
         unschedulable: other.unschedulable,
-        was_unschedulable: other.was_unschedulable,
-        maintenance_taint: other.maintenance_taint.clone(),
         ..one.clone()
     };
     one != *other

@@ -159,6 +159,15 @@ fn what_announces_the_end_of_the_machine_never_waits() {
     // It would answer 503, and a hold would cover it.
     cluster.nodes[6].health_signals = [Signal::Taint(DISRUPTED.to_owned())].into();
     assert_eq!(cluster.plan_and_write(), [1, 2, 3, 4, 5, 6, 7]);
+    // Maintenances whose nodes are gone at a deadline: autoscalers are not kept away. Beside them somebody else's taint, and one without.
+    cluster = cordoned();
+    for (index, node) in cluster.nodes.iter_mut().enumerate() {
+        node.signals = [(Signal::Taint("headgate.dev/maintenance".to_owned()), Duration::ZERO)].into();
+        node.maintenance_taint = Some("uid".to_owned());
+        node.was_unschedulable = (index != 6).then_some(false);
+        node.is_kept_from_scale_down = index > 6;
+    }
+    assert_eq!(cluster.plan_and_write(), [1, 2, 3, 4, 5, 6, 7], "one of the last two");
     // A condition and a taint of the settings, and a maintenance.
     for signal in [
         Signal::Condition("condition:Bad=True".to_owned()),

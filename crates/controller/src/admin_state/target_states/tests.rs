@@ -284,13 +284,10 @@ fn condition_of_a_node_that_is_down_proves_to_a_new_leader_that_its_cordon_count
 #[test]
 fn what_only_maintenances_read_leads_to_no_other_plan() {
     let now = Clock::System.now();
-    let changes: [fn(&mut ClusterNode); 8] = [
+    let changes: [fn(&mut ClusterNode); 5] = [
         |node| node.labels = [("a".to_owned(), "b".to_owned())].into(),
         |node| node.unschedulable = true,
-        |node| node.was_unschedulable = Some(true),
-        |node| node.maintenance_taint = Some("uid".into()),
         |node| node.connections = Some(MarkerFact::default()),
-        |node| node.is_kept_from_scale_down = true,
         |node| node.is_upgrade_paused = true,
         |node| node.cluster_api_machine = Some("namespace/name".into()),
     ];
@@ -304,8 +301,19 @@ fn what_only_maintenances_read_leads_to_no_other_plan() {
     }
     let condition = headgate_core::node::Condition::default();
     one.conditions = [("A".to_owned(), condition)].into();
-    assert!(states.apply(one, now));
+    assert!(states.apply(one.clone(), now));
     assert_eq!(states.generation, 1);
+    // By these the brake knows a maintenance with a deadline.
+    let changes: [fn(&mut ClusterNode); 3] = [
+        |node| node.was_unschedulable = Some(true),
+        |node| node.maintenance_taint = Some("uid".into()),
+        |node| node.is_kept_from_scale_down = true,
+    ];
+    for (change, generation) in changes.into_iter().zip(2..) {
+        change(&mut one);
+        assert!(states.apply(one.clone(), now));
+        assert_eq!(states.generation, generation);
+    }
 }
 
 #[test]
