@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headgate_core::node::Node;
 use headgate_core::service::Service;
@@ -12,6 +13,7 @@ use headgate_kubernetes::{Objects, Store, UndecodableObjects, WatchReporter};
 use kube::Resource;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::task::JoinMap;
 
 use super::MaintenanceContext;
@@ -21,6 +23,11 @@ use crate::automatic::Cause;
 use crate::machine::DeletedMachine;
 use crate::snapshot::BudgetFacts;
 
+/// How long a confirmation by the API server counts, as that of Nodes.
+const STALE_TIMEOUT: Duration = Duration::from_mins(5);
+/// Between two looks at whether there is one again.
+pub(super) const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The caches of all kinds, and which nodes' pods are watched.
 #[derive(Clone)]
 pub(super) struct Caches {
@@ -28,6 +35,8 @@ pub(super) struct Caches {
     pub(super) undecodable_maintenances: watch::Receiver<UndecodableObjects>,
     pub(super) nodes: watch::Receiver<Objects<Arc<Node>>>,
     pub(super) evacuations: watch::Receiver<Objects<Evacuation>>,
+    /// When the API server confirmed these two last.
+    confirmed: [watch::Receiver<Instant>; 2],
     /// The Machines that are being deleted, where they are a cause of maintenances.
     pub(super) machines: Option<watch::Receiver<Objects<DeletedMachine>>>,
     pub(super) budgets: watch::Receiver<Objects<BudgetFacts>>,
@@ -48,12 +57,14 @@ impl Caches {
         let (maintained_nodes, located_nodes) = (watch::Sender::default(), watch::Sender::default());
         let machines = context.automatic.causes.contains_key(&Cause::Machine);
         let machines = machines.then(|| watch_all(tasks, "machines", context, DeletedMachine::read).objects);
+        let evacuations = watch_all(tasks, "evacuations", context, Some);
         let caches = Self {
             machines,
+            confirmed: [maintenances.verified_at, evacuations.verified_at],
             maintenances: maintenances.objects,
             undecodable_maintenances: maintenances.undecodable,
             nodes: context.nodes.objects.clone(),
-            evacuations: watch_all(tasks, "evacuations", context, Some).objects,
+            evacuations: evacuations.objects,
             budgets: watch_all(tasks, "poddisruptionbudgets", context, |budget| {
                 BudgetFacts::read(&budget)
             })
@@ -66,6 +77,13 @@ impl Caches {
         let wanted = (maintained_nodes.subscribe(), located_nodes.subscribe());
         tasks.spawn("pods", watch_pods(context.clone(), wanted, pods));
         caches
+    }
+
+    /// Whether maintenances and Evacuations are still those that the API server has. Somebody may have ended one since, and no pod may leave
+    /// for it.
+    pub(super) fn are_confirmed(&self) -> bool {
+        let mut confirmed = self.confirmed.iter();
+        confirmed.all(|confirmed| confirmed.borrow().elapsed() < STALE_TIMEOUT)
     }
 }
 

@@ -25,7 +25,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use super::budgets::have_room;
-use super::caches::Caches;
+use super::caches::{CONFIRMATION_INTERVAL, Caches};
 use super::daemon_sets::{delete, deletion, drained_nodes};
 use super::evacuation_span::evacuation_span;
 use super::grace_periods::GracePeriodCut;
@@ -176,6 +176,9 @@ impl EvacuationController {
     /// The Evacuations on which a step is due, and when the next one may be without a change.
     fn due(&mut self) -> (Vec<Due>, Instant) {
         let now = self.writer.clock.now();
+        if !self.caches.are_confirmed() {
+            return (Vec::new(), now.mono + CONFIRMATION_INTERVAL);
+        }
         let mut wake_at = now.mono + RESYNC_INTERVAL;
         let evacuations = self.caches.evacuations.borrow_and_update();
         let Some(evacuations) = evacuations.as_ref() else {

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::blackholes::measure;
-use super::caches::Caches;
+use super::caches::{CONFIRMATION_INTERVAL, Caches};
 use super::executor::{Executed, Executor};
 use super::metrics::GaugeValues;
 use super::node_edits::{RefusedNode, refused_nodes};
@@ -91,7 +91,12 @@ impl MaintenanceController {
         loop {
             let now = self.context.clock.now();
             let turned = self.turn(now).await;
-            let mut wake_at = Instant::now() + RESYNC_INTERVAL;
+            let longest = if turned.is_some() {
+                RESYNC_INTERVAL
+            } else {
+                CONFIRMATION_INTERVAL
+            };
+            let mut wake_at = Instant::now() + longest;
             if let Some(Turned {
                 wake_at: due,
                 expires_at,
@@ -135,7 +140,7 @@ impl MaintenanceController {
         }
     }
 
-    /// Plans once and carries the plan out; `None` while a cache is not complete.
+    /// Plans once and carries the plan out; `None` while a cache is not complete, or not confirmed any more.
     async fn turn(&mut self, now: Moment) -> Option<Turned> {
         let (snapshot, expires_at) = self.snapshot(now)?;
         let now = now.wall;
@@ -178,8 +183,11 @@ impl MaintenanceController {
         })
     }
 
-    /// All that a plan depends on, and when it expires; `None` while a cache is not complete.
+    /// All that a plan depends on, and when it expires; `None` as for a turn.
     fn snapshot(&mut self, now: Moment) -> Option<(Snapshot, Option<Instant>)> {
+        if !self.caches.are_confirmed() {
+            return None;
+        }
         let maintenances = all(&mut self.caches.maintenances)?;
         let undecodable_maintenances = {
             let undecodable = self.caches.undecodable_maintenances.borrow_and_update();

@@ -2,7 +2,7 @@
 
 use headgate_maintenance::api::LoadBalancerState;
 use headgate_maintenance::api::names::COMPLETION_FINALIZER;
-use headgate_test_kubernetes::Fault;
+use headgate_test_kubernetes::{Fault, RecordedRequest};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::sleep;
@@ -218,6 +218,39 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
     world.allow("web", 1);
     world.until("the pod leaves", |world| !world.has_pod("web")).await;
     assert_eq!(world.requests("POST", "/evacuations"), 1, "none is created twice");
+}
+
+/// It may have been completed since, and nothing would say so.
+#[tokio::test(start_paused = true)]
+async fn no_pod_leaves_for_a_maintenance_that_cannot_be_read_for_five_minutes() {
+    let of_maintenances: fn(&RecordedRequest) -> bool = |request| request.path.ends_with("/nodemaintenances");
+    let of_evacuations = |request: &RecordedRequest| request.method == "GET" && request.path.ends_with("/evacuations");
+    for reads in [of_maintenances, of_evacuations] {
+        let mut world = World::new(&["one"]).await;
+        world.pod("one", "web", &json!({})).await;
+        world.budget("web", "web", 0).await;
+        world.observe_out("one");
+        let leader = world.lead().await;
+        world.maintain("m", "Drain", &["one"], &json!({})).await;
+        world
+            .until("a failure", |world| world.requests("POST", "web/eviction") == 1)
+            .await;
+        leader.faults.set_for(Fault::Status(403), reads);
+        leader.faults.cut_watches();
+        sleep(6 * MINUTE).await;
+        let before = world.requests("POST", "web/eviction");
+        world.pod("one", "other", &json!({})).await;
+        sleep(20 * MINUTE).await;
+        assert_eq!(world.requests("POST", "web/eviction"), before);
+        assert!(world.evacuation("other").await.is_none());
+        leader.faults.set(Fault::None);
+        world.allow("web", 1);
+        world
+            .until("the pods leave", |world| {
+                !world.has_pod("web") && !world.has_pod("other")
+            })
+            .await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
