@@ -29,7 +29,7 @@ use rights::AccountRights;
 use workloads::Workload;
 
 pub(crate) use azure::role_actions;
-pub(crate) use read::{CheckRequest, read_world};
+pub(crate) use read::read_world;
 pub(crate) use report::CheckReport;
 
 /// A part of the world, or why it cannot be read.

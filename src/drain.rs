@@ -11,7 +11,7 @@ mod request;
 mod selector;
 mod undrain;
 
-pub(crate) use follow::{FollowError, FollowRequest, follow};
+pub(crate) use follow::{FollowError, follow};
 pub(crate) use manifest::{ManifestRequest, PlanFile, node_names};
 pub(crate) use progress::Outcome;
 pub(crate) use request::{Created, create};

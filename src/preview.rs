@@ -9,5 +9,5 @@ mod snapshot;
 mod text;
 
 pub(crate) use report::Preview;
-pub(crate) use snapshot::{PreviewRequest, take_snapshot};
+pub(crate) use snapshot::take_snapshot;
 pub(crate) use text::render;

@@ -16,10 +16,10 @@ use jiff::Timestamp;
 use kube::Client;
 use tokio::time::Instant;
 
-use crate::check::{CheckReport, CheckRequest, read_world};
+use crate::check::{CheckReport, read_world};
 use crate::config::Settings;
 use crate::pods::{HeadgatePod, HeadgatePods};
-use crate::status::{self, Detail, LeaderNodes, SnapshotRequest, StatusReport};
+use crate::status::{self, Detail, LeaderNodes, StatusReport};
 use crate::why::AgentAccess;
 
 pub(crate) use archive::Bundle;
@@ -29,26 +29,14 @@ use parts::in_time;
 /// The time for the check, of which each part of Azure may take long.
 const MAX_CHECK_TIME: Duration = Duration::from_secs(45);
 
-/// What an archive is made from.
-pub(crate) struct SysdumpRequest<'a> {
-    pub(crate) client: &'a Client,
-    pub(crate) access: AgentAccess,
-    /// The settings of the command line, for the check.
-    pub(crate) settings: &'a Settings,
-    /// When everything has to be read.
-    pub(crate) deadline: Instant,
-    pub(crate) now: Timestamp,
-}
-
-/// Reads everything that can be read.
-pub(crate) async fn collect(request: &SysdumpRequest<'_>) -> Bundle {
-    let SysdumpRequest {
-        client,
-        access,
-        deadline,
-        ..
-    } = request;
-    let deadline = *deadline;
+/// Reads everything that can be read until the deadline. The settings are those of the command line, for the check.
+pub(crate) async fn collect(
+    client: &Client,
+    access: &AgentAccess,
+    settings: &Settings,
+    deadline: Instant,
+    now: Timestamp,
+) -> Bundle {
     let pods = in_time(deadline, HeadgatePods::list(client, &access.namespace, None, None)).await;
     let (found, failed) = match &pods {
         Ok(pods) => (Some(pods), None),
@@ -61,8 +49,8 @@ pub(crate) async fn collect(request: &SysdumpRequest<'_>) -> Bundle {
         }
     };
     let (status, checked, objects, of_pods) = futures::join!(
-        status_parts(request),
-        check_parts(request),
+        status_parts(client, access, settings, deadline),
+        check_parts(client, settings, deadline, now),
         cluster::parts(client, &access.namespace, deadline),
         of_pods
     );
@@ -79,16 +67,9 @@ pub(crate) async fn collect(request: &SysdumpRequest<'_>) -> Bundle {
 }
 
 /// The report of the leader, or what this machine reads without it.
-async fn status_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
-    let SysdumpRequest {
-        client,
-        access,
-        settings,
-        deadline,
-        ..
-    } = request;
+async fn status_parts(client: &Client, access: &AgentAccess, settings: &Settings, deadline: Instant) -> Vec<Part> {
     let mut parts = Vec::new();
-    let served = in_time(*deadline, status::fetch_from_leader(client, access, LeaderNodes::All)).await;
+    let served = in_time(deadline, status::fetch_from_leader(client, access, LeaderNodes::All)).await;
     let (report, why) = match served {
         Ok(report) => (report, status::NO_LOAD_BALANCERS),
         Err(error) => {
@@ -99,12 +80,8 @@ async fn status_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
     let report = if report.is_some() {
         report
     } else {
-        let snapshot = Box::pin(status::take_snapshot(SnapshotRequest {
-            client,
-            azure: Err(why.to_owned()),
-            settings,
-        }));
-        match in_time(*deadline, snapshot.map_err(|error| error.to_string())).await {
+        let snapshot = Box::pin(status::take_snapshot(client, Err(why.to_owned()), settings));
+        match in_time(deadline, snapshot.map_err(|error| error.to_string())).await {
             Ok(snapshot) => Some(StatusReport::from_snapshot(&snapshot)),
             Err(error) => {
                 parts.push(Part::missing("status", error));
@@ -119,20 +96,13 @@ async fn status_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
     parts
 }
 
-async fn check_parts(request: &SysdumpRequest<'_>) -> Vec<Part> {
-    let SysdumpRequest {
-        client,
-        settings,
-        deadline,
-        now,
-        ..
-    } = request;
-    let until = (*deadline).min(Instant::now() + MAX_CHECK_TIME);
-    let world = Box::pin(read_world(CheckRequest { client, settings }));
+async fn check_parts(client: &Client, settings: &Settings, deadline: Instant, now: Timestamp) -> Vec<Part> {
+    let until = deadline.min(Instant::now() + MAX_CHECK_TIME);
+    let world = Box::pin(read_world(client, settings));
     match in_time(until, world.map_err(|error| error.to_string())).await {
         Err(error) => vec![Part::missing("check.txt", error)],
         Ok(world) => {
-            let report = CheckReport::new(&world, *now);
+            let report = CheckReport::new(&world, now);
             vec![
                 Part::text("check.txt", &report.text(Detail::Wide)),
                 Part::json("check.json", &report),

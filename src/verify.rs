@@ -60,7 +60,7 @@ pub(crate) async fn verify(request: VerifyRequest, writer: SoleWriter) -> Verify
     };
     if shows_ids {
         let ids = |target: &Target| format!("{} {}", target.pool, target.entry);
-        facts.written = plan.targets().map(ids).collect();
+        facts.written = plan.named.targets().map(ids).collect();
     }
     let mut session = Session::new(arm, writer, plan, interrupted);
     let mut answers = Answers::default();
@@ -78,7 +78,7 @@ async fn ask(session: &mut Session, facts: &mut Facts, answers: &mut Answers) ->
     let read = session.read().await?;
     facts.location.clone_from(&read.location);
     facts.pools = read.pools.len();
-    for target in session.plan.targets() {
+    for target in session.plan.named.targets() {
         if read.state(target) != Some(AdminState::None) {
             let (pool, entry) = (target.pool.name(), &target.entry);
             let why =
@@ -86,7 +86,7 @@ async fn ask(session: &mut Session, facts: &mut Facts, answers: &mut Answers) ->
             return Err(Stop::Unexpected(why));
         }
     }
-    let kind = PoolKind::new(read.pool(&session.plan.first.pool)?);
+    let kind = PoolKind::new(read.pool(&session.plan.named.first.pool)?);
     facts.pool_of = kind.as_str();
     let others = match kind {
         PoolKind::Addresses => [WRITE_INTERFACES, IF_MATCH_INTERFACES],
@@ -100,7 +100,7 @@ async fn ask(session: &mut Session, facts: &mut Facts, answers: &mut Answers) ->
             answers.or_not_asked(id, "give `--frontend`");
         }
     }
-    if session.plan.second.is_none() {
+    if session.plan.named.second.is_none() {
         for id in [SECOND_WRITE, SUPERSEDED_STATES, SUPERSEDED_MEMBERS] {
             answers.or_not_asked(id, "name an entry of a second pool");
         }

@@ -163,7 +163,7 @@ fn work_of(work: &LeaderWork, now: Timestamp) -> Markup {
                 tr {
                     td { (format_age(event.at, now)) " ago" }
                     td { (event.node) }
-                    td { @if event.warning { (badge(&event.reason, false)) } @else { (event.reason) } }
+                    td { @if event.is_warning { (badge(&event.reason, false)) } @else { (event.reason) } }
                     td { (event.note) }
                 }
             }
@@ -195,7 +195,8 @@ fn maintenances(report: &StatusReport) -> Markup {
 mod tests {
     use super::*;
     use crate::status::example_report;
-    use crate::status::report::{LeaderEventRow, MarkerRow};
+    use crate::status::report::MarkerRow;
+    use headgate_controller::admin_state::RecordedEvent;
 
     /// What no page may have more of, at a thousand nodes with signals.
     const MAX_BYTES: usize = 300_000;
@@ -212,13 +213,13 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn event(node: &str, warning: bool) -> LeaderEventRow {
-        LeaderEventRow {
+    fn event(node: &str, is_warning: bool) -> RecordedEvent {
+        RecordedEvent {
             at: at(990),
             node: node.to_owned(),
             reason: "LoadBalancerAdminStateDown".to_owned(),
             note: "Down in kubernetes/kubernetes because of drain: no new connections.".to_owned(),
-            warning,
+            is_warning,
         }
     }
 

@@ -39,12 +39,6 @@ const MAX_POOLS: usize = 5;
 /// Reviews of access that are sent at the same time.
 const MAX_CONCURRENT_REVIEWS: usize = 8;
 
-/// What the world is read with.
-pub(crate) struct CheckRequest<'a> {
-    pub(crate) client: &'a Client,
-    pub(crate) settings: &'a Settings,
-}
-
 /// The API server does not answer, so nothing can be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server does not answer: {0}")]
@@ -54,8 +48,7 @@ pub(crate) struct NoApiServer(String);
 ///
 /// # Errors
 /// When the API server cannot be reached. An answer that refuses a request is a part of the world.
-pub(crate) async fn read_world(request: CheckRequest<'_>) -> Result<World, NoApiServer> {
-    let CheckRequest { client, settings } = request;
+pub(crate) async fn read_world(client: &Client, settings: &Settings) -> Result<World, NoApiServer> {
     let server = read_version(client).await?;
     let (selecting, load_balancers) = load_balancer_services(client);
     let (nodes, services, kinds, (workloads, accounts), azure) = futures::join!(

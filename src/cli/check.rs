@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
 
-use crate::check::{CheckReport, CheckRequest, read_world};
+use crate::check::{CheckReport, read_world};
 use crate::config::Settings;
 use crate::status::Detail;
 
@@ -55,8 +55,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 async fn read(client: &Client, settings: &Settings) -> Result<CheckReport, Failure> {
-    let request = CheckRequest { client, settings };
-    let world = Box::pin(read_world(request)).await.map_err(Failure::environment)?;
+    let world = Box::pin(read_world(client, settings))
+        .await
+        .map_err(Failure::environment)?;
     Ok(CheckReport::new(&world, Timestamp::now()))
 }
 

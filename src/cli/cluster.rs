@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use headgate_core::telemetry::error_chain;
-use headgate_kubernetes::api_server::{self, ConnectError, KubeconfigSelection, Program};
+use headgate_kubernetes::api_server::{self, ConnectError, Program};
 use kube::Client;
+use kube::config::KubeConfigOptions;
 
 use crate::config::METRICS_PORT;
 use crate::why::{AgentAccess, AgentRoute};
@@ -50,8 +51,7 @@ impl ClusterArguments {
     /// # Errors
     /// The kubeconfig cannot be used, there is none, or the API server does not answer.
     pub async fn client(&self) -> Result<Client, Failure> {
-        let selection = KubeconfigSelection {
-            kubeconfig: self.kubeconfig.clone(),
+        let entries = KubeConfigOptions {
             context: self.context.clone(),
             cluster: self.cluster.clone(),
             user: self.user.clone(),
@@ -64,7 +64,9 @@ impl ClusterArguments {
                 Failure::settings(error)
             }
         };
-        let config = api_server::infer_config(&selection).await.map_err(unusable)?;
+        let config = api_server::infer_config(self.kubeconfig.as_deref(), &entries)
+            .await
+            .map_err(unusable)?;
         let client = api_server::build_client(&config, Program::Cli).map_err(unusable)?;
         match client.apiserver_version().await {
             Err(kube::Error::Service(error)) => Err(Failure::environment(anyhow::anyhow!(error_chain(&*error)))),

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{CompletionCandidate, complete};
-use headgate_kubernetes::api_server::{self, KubeconfigSelection, Program};
+use headgate_kubernetes::api_server::{self, Program};
 use headgate_kubernetes::{Decoded, split_list};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
+use kube::config::KubeConfigOptions;
 use kube::core::PartialObjectMeta;
 use tokio::time::timeout;
 
@@ -54,7 +55,9 @@ pub(super) fn node_candidates() -> Vec<CompletionCandidate> {
 }
 
 async fn list_nodes() -> Option<Vec<String>> {
-    let config = api_server::infer_config(&KubeconfigSelection::default()).await.ok()?;
+    let config = api_server::infer_config(None, &KubeConfigOptions::default())
+        .await
+        .ok()?;
     let client = api_server::build_client(&config, Program::Cli).ok()?;
     let nodes = Api::<Decoded<PartialObjectMeta<Node>>>::all(client)
         .list(&ListParams::default().limit(MAX_NODES))

@@ -10,9 +10,7 @@ use clap_complete::engine::ArgValueCandidates;
 use headgate_core::telemetry::escape_line;
 use headgate_maintenance::api::NodeMaintenance;
 
-use crate::drain::{
-    Created, FollowError, FollowRequest, ManifestRequest, NodeQuery, Outcome, PlanFile, create, follow, node_names,
-};
+use crate::drain::{Created, FollowError, ManifestRequest, NodeQuery, Outcome, PlanFile, create, follow, node_names};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
@@ -132,13 +130,10 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
     if arguments.output.is_none() {
         report(arguments, object, verb)?;
     }
-    let request = FollowRequest {
-        client: &client,
-        object,
-        is_new: matches!(created, Created::New(_)),
-        timeout: arguments.timeout.filter(|timeout| !timeout.is_zero()),
-    };
-    let followed = follow(request, interrupted(), |line| print_progress(arguments, line)).await;
+    let is_new = matches!(created, Created::New(_));
+    let timeout = arguments.timeout.filter(|timeout| !timeout.is_zero());
+    let line = |line: &str| print_progress(arguments, line);
+    let followed = follow(&client, object, is_new, timeout, interrupted(), line).await;
     let followed = followed.map_err(|error| Failure {
         code: match error {
             FollowError::Interrupted(_) => EXIT_INTERRUPTED,

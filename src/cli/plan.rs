@@ -10,8 +10,8 @@ use kube::Client;
 
 use crate::config::Settings;
 use crate::drain::{ManifestRequest, NodeQuery, node_names};
-use crate::preview::{self, Preview, PreviewRequest};
-use crate::status::{Detail, SnapshotRequest};
+use crate::preview::{self, Preview};
+use crate::status::Detail;
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
@@ -102,18 +102,9 @@ async fn read(
     maintenance: NodeMaintenance,
     nodes: &[String],
 ) -> Result<Preview, Failure> {
-    let request = PreviewRequest {
-        maintenance,
-        nodes,
-        status: SnapshotRequest {
-            client,
-            azure: arguments.azure.connect(settings, client).await?,
-            settings,
-        },
-    };
-    let snapshot = Box::pin(preview::take_snapshot(request))
-        .await
-        .map_err(Failure::runtime)?;
+    let azure = arguments.azure.connect(settings, client).await?;
+    let snapshot = Box::pin(preview::take_snapshot(client, azure, settings, maintenance, nodes));
+    let snapshot = snapshot.await.map_err(Failure::runtime)?;
     let mut preview = Preview::from_snapshot(&snapshot);
     if let Some(field) = &arguments.sort_by {
         preview.sort_nodes_by(field).map_err(Failure::settings)?;

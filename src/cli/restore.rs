@@ -14,7 +14,7 @@ use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::leader::LeaderStatus;
 
 use crate::config::Settings;
-use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
+use crate::status::{self, StatusError, StatusReport};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
@@ -154,12 +154,8 @@ async fn read_report(
     client: &kube::Client,
     target: &ClusterTarget,
 ) -> Result<StatusReport, Failure> {
-    let request = SnapshotRequest {
-        client,
-        azure: Ok(target.clone()),
-        settings,
-    };
-    let snapshot = status::take_snapshot(request).await.map_err(Failure::of_status)?;
+    let snapshot = status::take_snapshot(client, Ok(target.clone()), settings).await;
+    let snapshot = snapshot.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(Failure::environment(anyhow!(

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::Settings;
 use crate::drain::NodeQuery;
-use crate::status::{self, AgentEndpoints, Detail, LeaderNodes, SnapshotRequest, StatusError, StatusReport};
+use crate::status::{self, AgentEndpoints, Detail, LeaderNodes, StatusError, StatusReport};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
@@ -234,12 +234,8 @@ async fn read_state(arguments: &Arguments, settings: &Settings, client: &Client)
     } else {
         arguments.azure.connect(settings, client).await?
     };
-    let snapshot = status::take_snapshot(SnapshotRequest {
-        client,
-        azure,
-        settings,
-    });
-    let snapshot = snapshot.await.map_err(Failure::of_status)?;
+    let snapshot = status::take_snapshot(client, azure, settings).await;
+    let snapshot = snapshot.map_err(Failure::of_status)?;
     let mut report = StatusReport::from_snapshot(&snapshot);
     report.has_no_load_balancers = has_no_load_balancers;
     if let (Some(error), Some(why)) = (&mut report.azure_error, from_leader) {

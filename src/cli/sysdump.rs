@@ -11,7 +11,7 @@ use clap::Args;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::sysdump::{Bundle, SysdumpRequest, collect};
+use crate::sysdump::{Bundle, collect};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::{Failure, azure, block_on, duration_up_to, print};
@@ -49,14 +49,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let name = format!("headgate-sysdump-{}", now.strftime("%Y%m%dT%H%M%SZ"));
     let bundle: Bundle = block_on(async {
         let client = arguments.cluster.client().await?;
-        let request = SysdumpRequest {
-            client: &client,
-            access: arguments.agents.access(),
-            settings: &settings,
-            deadline: Instant::now() + arguments.timeout,
-            now,
-        };
-        Ok(Box::pin(collect(&request)).await)
+        let (access, deadline) = (arguments.agents.access(), Instant::now() + arguments.timeout);
+        Ok(Box::pin(collect(&client, &access, &settings, deadline, now)).await)
     })?;
     let path = arguments
         .file

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
-use crate::status::{self, SnapshotRequest, StatusReport};
+use crate::status::{self, StatusReport};
 use crate::verify::{Named, Plan, VerifyReport, VerifyRequest, of_node, of_pools, refusal, verify};
 
 use super::cluster::ClusterArguments;
@@ -150,9 +150,7 @@ async fn ask(arguments: &Arguments, settings: &Settings) -> Result<VerifyReport,
         confirm("Write these entries?", "nothing was written").map_err(Failure::settings)?;
     }
     let plan = Plan {
-        load_balancer: named.load_balancer,
-        first: named.first,
-        second: named.second,
+        named,
         spare: arguments.spare_address,
         frontend: arguments.frontend,
         observe: arguments.observe,
@@ -227,12 +225,8 @@ async fn in_cluster(
     target: &ClusterTarget,
     named: Option<Named>,
 ) -> Result<Named, Failure> {
-    let request = SnapshotRequest {
-        client,
-        azure: Ok(target.clone()),
-        settings,
-    };
-    let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
+    let snapshot = status::take_snapshot(client, Ok(target.clone()), settings).await;
+    let snapshot = snapshot.map_err(Failure::runtime)?;
     let report = StatusReport::from_snapshot(&snapshot);
     if let Some(why) = report.azure_error.as_ref().or(report.leader_error.as_ref()) {
         return Err(Failure::runtime(anyhow!("{why}")));

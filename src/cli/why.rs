@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::config::Settings;
-use crate::status::{self, Detail, LeaderNodes, LocalPoolRow, LocalPoolsSnapshot, SnapshotRequest};
+use crate::status::{self, Detail, LeaderNodes, LocalPoolRow, LocalPoolsSnapshot};
 use crate::why::{self, Explanation, WhyError};
 
 use super::cluster::{AgentArguments, ClusterArguments};
@@ -182,12 +182,8 @@ async fn read_service(
         code,
         error: anyhow::anyhow!("{error}{from_leader}"),
     })?;
-    let snapshot = status::take_snapshot(SnapshotRequest {
-        client,
-        azure: Ok(target),
-        settings,
-    });
-    let mut snapshot = snapshot.await.map_err(Failure::of_status)?;
+    let snapshot = status::take_snapshot(client, Ok(target), settings).await;
+    let mut snapshot = snapshot.map_err(Failure::of_status)?;
     if let Err(error) = &snapshot.azure {
         return Err(Failure::environment(anyhow::anyhow!(
             "the load balancers cannot be read: {error}"

@@ -30,18 +30,6 @@ const MAX_CONCURRENT_READS: usize = 16;
 /// A timeout that no drain reaches.
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 
-/// What is followed.
-pub(crate) struct FollowRequest<'a> {
-    /// A client of the API server.
-    pub(crate) client: &'a Client,
-    /// The maintenance as it was created or found.
-    pub(crate) object: &'a NodeMaintenance,
-    /// Whether it was created just now. What another one shows may be old: no controller has to run.
-    pub(crate) is_new: bool,
-    /// How long it is followed; `None` until its end.
-    pub(crate) timeout: Option<Duration>,
-}
-
 /// How following ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Followed {
@@ -82,21 +70,19 @@ fn goes_on(name: &str) -> String {
     )
 }
 
-/// Follows a maintenance to its end. `line` gets each line; `interrupted` ends following, and not the drain.
+/// Follows a maintenance to its end, without `timeout` however long. `line` gets each line; `interrupted` ends following, and not the drain.
+/// One that `is_new` was created just now. What another one shows may be old: no controller has to run.
 ///
 /// # Errors
 /// When the time is over, the user interrupts, or may not watch the maintenance.
 pub(crate) async fn follow(
-    request: FollowRequest<'_>,
+    client: &Client,
+    object: &NodeMaintenance,
+    is_new: bool,
+    timeout: Option<Duration>,
     interrupted: impl Future<Output = ()>,
     mut line: impl FnMut(&str),
 ) -> Result<Followed, FollowError> {
-    let FollowRequest {
-        client,
-        object,
-        is_new,
-        timeout,
-    } = request;
     let name = object.name_any();
     let mut progress = Progress::new(object, Timestamp::now());
     let mut last = Box::new(object.clone());
@@ -240,13 +226,9 @@ mod tests {
         ] {
             let (client, faults) = FakeApi::default().client();
             faults.set(fault);
-            let request = FollowRequest {
-                client: &client,
-                object: &object,
-                is_new: true,
-                timeout: Some(Duration::from_mins(1)),
-            };
-            let error = follow(request, std::future::pending(), |_| {}).await.unwrap_err();
+            let timeout = Some(Duration::from_mins(1));
+            let followed = follow(&client, &object, true, timeout, std::future::pending(), |_| {}).await;
+            let error = followed.unwrap_err();
             let error = error.to_string();
             assert!(error.starts_with(expected), "{error}");
             assert!(error.contains("The drain goes on: "), "{error}");
@@ -306,14 +288,11 @@ mod tests {
                     "conditions": [{"type": "Drained", "status": "True", "reason": "Drained", "message": "",
                         "lastTransitionTime": "2026-01-02T03:00:00Z"}]});
             });
-            let request = || FollowRequest {
-                client: &client,
-                object: &object,
-                is_new,
-                timeout: Some(Duration::from_mins(1)),
-            };
+            let timeout = Some(Duration::from_mins(1));
+            let never = std::future::pending::<()>;
             let mut lines = Vec::new();
-            let followed = follow(request(), std::future::pending(), |line| lines.push(line.to_owned())).await;
+            let line = |line: &str| lines.push(line.to_owned());
+            let followed = follow(&client, &object, is_new, timeout, never(), line).await;
             assert_eq!(followed.is_ok(), expected == at_once, "{lines:?}");
             assert!(lines.iter().any(|line| line.starts_with(expected)), "{lines:?}");
             // A controller cordons it again, and has nothing to change in the status.
@@ -321,7 +300,7 @@ mod tests {
                 sleep_until(Instant::now() + Duration::from_secs(7)).await;
                 fake.change::<Node>("", "one", cordon);
             };
-            let (followed, ()) = tokio::join!(follow(request(), std::future::pending(), |_| {}), cordoned);
+            let (followed, ()) = tokio::join!(follow(&client, &object, is_new, timeout, never(), |_| {}), cordoned);
             assert_eq!(followed.unwrap().outcome, Outcome::Drained);
         }
     }

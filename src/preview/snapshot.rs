@@ -2,6 +2,7 @@
 //! load balancers as `status` reads them.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use headgate_controller::admin_state::ClusterTarget;
 use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader};
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::Decoded;
@@ -14,8 +15,9 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::config::Settings;
 use crate::readable_objects::{ListError, list_all};
-use crate::status::{SnapshotRequest, StatusReport};
+use crate::status::{self, StatusReport};
 use crate::why::list_maintenances;
 
 /// Nodes whose pods are listed at the same time.
@@ -35,16 +37,6 @@ pub(crate) enum PreviewError {
         /// The answer.
         error: ListError,
     },
-}
-
-/// What a preview is made from.
-pub(crate) struct PreviewRequest<'a> {
-    /// The `NodeMaintenance` that a drain would create.
-    pub maintenance: NodeMaintenance,
-    /// The nodes that are named on the command line.
-    pub nodes: &'a [String],
-    /// Reads the load balancers.
-    pub status: SnapshotRequest<'a>,
 }
 
 /// The state of the cluster that a drain would meet.
@@ -72,17 +64,18 @@ pub(crate) struct PreviewSnapshot {
     pub max_concurrent_nodes: IntOrPercent,
 }
 
-/// Takes a snapshot.
+/// Takes a snapshot for the `NodeMaintenance` that a drain would create; `named` are the nodes on the command line. The rest is as for
+/// [`status::take_snapshot`].
 ///
 /// # Errors
 /// When Nodes, pods or budgets cannot be listed, or a node that is named does not exist.
-pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<PreviewSnapshot, PreviewError> {
-    let PreviewRequest {
-        maintenance,
-        nodes: named,
-        status,
-    } = request;
-    let (client, settings) = (status.client, status.settings);
+pub(crate) async fn take_snapshot(
+    client: &Client,
+    azure: Result<ClusterTarget, String>,
+    settings: &Settings,
+    maintenance: NodeMaintenance,
+    named: &[String],
+) -> Result<PreviewSnapshot, PreviewError> {
     let objects = async {
         let reader = NodeReader {
             detail: NodeDetail::Maintenance,
@@ -110,7 +103,7 @@ pub(crate) async fn take_snapshot(request: PreviewRequest<'_>) -> Result<Preview
         })?;
         Ok((nodes, pods, budgets, maintenances))
     };
-    let (objects, report) = futures::join!(objects, crate::status::take_snapshot(status));
+    let (objects, report) = futures::join!(objects, status::take_snapshot(client, azure, settings));
     let (nodes, pods, budgets, maintenances) = objects?;
     Ok(PreviewSnapshot {
         now: Timestamp::now(),

@@ -9,7 +9,7 @@ use headgate_kubernetes::leader::LeaderStatus;
 use jiff::Timestamp;
 
 use super::local_pools::{LocalPoolsSnapshot, rows_of};
-use super::report::{LeaderEventRow, LeaderWork, MarkerRow, StatusReport};
+use super::report::{LeaderWork, MarkerRow, StatusReport};
 use super::snapshot::{AzureSnapshot, ClusterSnapshot};
 use crate::config::Settings;
 use crate::why::MaintenanceRow;
@@ -92,15 +92,7 @@ impl StatusReport {
             reads_throttled_until: work.reads_throttled_until,
             writes_throttled_until: work.writes_throttled_until,
             nodes_stale_since: work.targets.stale_since(),
-            events: (work.events.into_iter())
-                .map(|event| LeaderEventRow {
-                    at: event.at,
-                    node: event.node,
-                    reason: event.reason.to_owned(),
-                    note: event.note,
-                    warning: event.is_warning,
-                })
-                .collect(),
+            events: work.events,
             updates_local_pools,
             queue,
         });

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use headgate_controller::admin_state::RecordedEvent;
 use headgate_controller::local_pools::QueuedUpdate;
 use headgate_controller::pool::ProbeTarget;
 use headgate_kubernetes::leader::LeaderStatus;
@@ -100,27 +101,11 @@ pub(crate) struct LeaderWork {
     /// When the Nodes were known to be current last, if they are stale.
     pub nodes_stale_since: Option<Timestamp>,
     /// What it wrote, failed to write or held back last: its events on Nodes, the newest first.
-    pub events: Vec<LeaderEventRow>,
+    pub events: Vec<RecordedEvent>,
     /// Whether it updates pools of Local Services.
     pub updates_local_pools: bool,
     /// The first queued updates of Local Services' pools.
     pub queue: Vec<QueuedUpdate>,
-}
-
-/// An event that the leader recorded on a Node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct LeaderEventRow {
-    /// When it was recorded.
-    pub at: Timestamp,
-    /// The name of the Node.
-    pub node: String,
-    /// Its reason.
-    pub reason: String,
-    /// Its note.
-    pub note: String,
-    /// Whether it is a warning.
-    pub warning: bool,
 }
 
 /// Which Nodes a report contains.

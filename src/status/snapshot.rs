@@ -45,16 +45,6 @@ pub(crate) enum StatusError {
     NoSuchNode(String),
 }
 
-/// What a snapshot is taken with.
-pub(crate) struct SnapshotRequest<'a> {
-    /// A client of the API server.
-    pub client: &'a Client,
-    /// The cluster in ARM, or why ARM is not queried.
-    pub azure: Result<ClusterTarget, String>,
-    /// The agents' settings, as the command line gives them.
-    pub settings: &'a Settings,
-}
-
 /// The load balancers of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AzureSnapshot {
@@ -91,16 +81,15 @@ pub(crate) struct ClusterSnapshot {
     pub maintenances: Result<Vec<MaintenanceRow>, String>,
 }
 
-/// Takes a snapshot.
+/// Takes a snapshot. `azure` is the cluster in ARM, or why ARM is not queried; `settings` are the agents', as the command line gives them.
 ///
 /// # Errors
 /// When the Nodes cannot be listed.
-pub(crate) async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapshot, StatusError> {
-    let SnapshotRequest {
-        client,
-        azure,
-        settings,
-    } = request;
+pub(crate) async fn take_snapshot(
+    client: &Client,
+    azure: Result<ClusterTarget, String>,
+    settings: &Settings,
+) -> Result<ClusterSnapshot, StatusError> {
     let target = azure.as_ref().ok().cloned();
     let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
     let mut policy = settings.admin_state;

@@ -59,25 +59,16 @@ pub(crate) fn render(report: &StatusReport, detail: Detail) -> String {
     }
     text.push('\n');
     text += &render_selection(report);
-    let pools = render_pools(report, &columns, detail);
-    if !pools.is_empty() {
-        text.push('\n');
-        text += &pools;
-    }
-    let local_pools = render_local_pools(report, detail);
-    if !local_pools.is_empty() {
-        text.push('\n');
-        text += &local_pools;
-    }
-    let maintenances = render_maintenances(report);
-    if !maintenances.is_empty() {
-        text.push('\n');
-        text += &maintenances;
-    }
-    let notes = render_notes(report);
-    if !notes.is_empty() {
-        text.push('\n');
-        text += &notes;
+    for part in [
+        render_pools(report, &columns, detail),
+        render_local_pools(report, detail),
+        render_maintenances(report),
+        render_notes(report),
+    ] {
+        if !part.is_empty() {
+            text.push('\n');
+            text += &part;
+        }
     }
     text
 }

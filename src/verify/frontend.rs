@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 
 use super::assumptions::{ESTABLISHED_CONNECTIONS, NEW_CONNECTIONS};
-use super::report::{Answers, Verdict};
+use super::report::Answers;
 use super::session::{Session, Stop, code_of, with_state};
 
 /// Time for one connection, and for one answer.
@@ -109,11 +109,11 @@ pub(super) async fn traffic(session: &mut Session, answers: &mut Answers) -> Res
     };
     let undecided = |answers: &mut Answers, why: &str| {
         for id in [NEW_CONNECTIONS, ESTABLISHED_CONNECTIONS] {
-            answers.add(id, Verdict::NotDecided, why);
+            answers.undecided(id, why);
         }
         Ok(())
     };
-    let first = session.plan.first.clone();
+    let first = session.plan.named.first.clone();
     let read = session.read().await?;
     let pool = read.pool(&first.pool)?;
     let serving = pool

@@ -70,7 +70,7 @@ fn verdict_of(error: &ArmError) -> Verdict {
 
 /// Sets the first entry `Down`. Returns whether a read shows it, with the read before.
 pub(super) async fn first_write(session: &mut Session, answers: &mut Answers) -> Result<Option<Read>, Stop> {
-    let first = session.plan.first.clone();
+    let first = session.plan.named.first.clone();
     let before = session.read().await?;
     let pool = before.pool(&first.pool)?;
     let (id, _) = PoolKind::new(pool).assumptions();
@@ -113,11 +113,7 @@ async fn read_status(session: &mut Session, operation: &WriteOperation, answers:
             Some(is_running)
         }
         Ok(None) => {
-            answers.add(
-                OPERATION_STATUS,
-                Verdict::NotDecided,
-                "the write has no operation to read",
-            );
+            answers.undecided(OPERATION_STATUS, "the write has no operation to read");
             None
         }
         Err(ArmError::OperationFailed { .. }) => {
@@ -140,11 +136,7 @@ fn ask_pools_updating(during: &Read, is_running: Option<bool>, answers: &mut Ans
     if is_busy || busy_pools > 0 || is_running == Some(true) {
         answers.decide(POOLS_UPDATING, busy_pools == during.pools.len(), seen);
     } else {
-        answers.add(
-            POOLS_UPDATING,
-            Verdict::NotDecided,
-            "the operation ended before the read",
-        );
+        answers.undecided(POOLS_UPDATING, "the operation ended before the read");
     }
 }
 
@@ -171,16 +163,12 @@ fn ask_etags(before: &Read, after: &Read, answers: &mut Answers) {
 
 /// Writes the pool with the etag of before the first write.
 pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, before: &Read) -> Result<(), Stop> {
-    let first = session.plan.first.clone();
+    let first = session.plan.named.first.clone();
     let after = session.read().await?;
     let (stale, current) = (before.pool(&first.pool)?, after.pool(&first.pool)?);
     let (_, id) = PoolKind::new(current).assumptions();
     if stale.etag == current.etag {
-        answers.add(
-            id,
-            Verdict::NotDecided,
-            "the first write did not change the pool's etag",
-        );
+        answers.undecided(id, "the first write did not change the pool's etag");
         return Ok(());
     }
     let mut pool = with_state(current, &first.entry, AdminState::None)?;
@@ -207,7 +195,7 @@ pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, be
 
 /// Sets the first entry back, and looks at what a read shows.
 pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Result<(), Stop> {
-    let first = session.plan.first.clone();
+    let first = session.plan.named.first.clone();
     let read = session.read().await?;
     if read.state(&first) == Some(AdminState::Down) {
         let pool = with_state(read.pool(&first.pool)?, &first.entry, AdminState::None)?;

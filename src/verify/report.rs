@@ -42,6 +42,11 @@ impl Answers {
         self.add(id, verdict, seen);
     }
 
+    /// `NotDecided`.
+    pub(super) fn undecided(&mut self, id: &'static str, why: impl Into<String>) {
+        self.add(id, Verdict::NotDecided, why);
+    }
+
     /// Adds an answer unless there is one.
     pub(super) fn or_not_asked(&mut self, id: &'static str, why: &str) {
         self.0.entry(id).or_insert_with(|| (Verdict::NotAsked, why.to_owned()));

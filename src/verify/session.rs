@@ -6,9 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use headgate_azure::{
-    AdminState, ArmClient, ArmError, LoadBalancerId, LoadBalancerSummary, Pool, PoolDraft, PoolId, WriteOperation,
-};
+use headgate_azure::{AdminState, ArmClient, ArmError, LoadBalancerSummary, Pool, PoolDraft, PoolId, WriteOperation};
 use headgate_controller::admin_state::{LedgerError, SoleWriter, WriteTurn};
 use headgate_controller::pool::EntryKey;
 use headgate_kubernetes::leader::LockError;
@@ -16,6 +14,8 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+
+use super::targets::Named;
 
 mod restore;
 
@@ -39,11 +39,7 @@ pub(crate) struct Target {
 /// What the user named.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) load_balancer: LoadBalancerId,
-    /// The entry that most questions are asked with.
-    pub(crate) first: Target,
-    /// An entry of another pool, for a write during an operation.
-    pub(crate) second: Option<Target>,
+    pub(crate) named: Named,
     /// The address of a member that is added to the first pool and removed again.
     pub(crate) spare: Option<IpAddr>,
     /// Where the load balancer takes connections for the first pool.
@@ -52,13 +48,6 @@ pub(crate) struct Plan {
     pub(crate) observe: Duration,
     /// How long there must be none, until they count as stopped.
     pub(crate) quiet: Duration,
-}
-
-impl Plan {
-    /// The entries that were in the pools before.
-    pub(super) fn targets(&self) -> impl Iterator<Item = &Target> {
-        [Some(&self.first), self.second.as_ref()].into_iter().flatten()
-    }
 }
 
 /// Why a run ends early.
@@ -153,7 +142,7 @@ impl Session {
         let deadline = Instant::now() + READ_TIMEOUT;
         let read = self
             .arm
-            .get_load_balancer(&self.plan.load_balancer, |_| (), deadline)
+            .get_load_balancer(&self.plan.named.load_balancer, |_| (), deadline)
             .await?;
         let too_large = || Stop::Unexpected("the load balancer has more than 6 MiB".to_owned());
         let pools = read.text.pools(&read.summary.id)?.ok_or_else(too_large)?;

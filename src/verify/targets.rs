@@ -10,8 +10,9 @@ use crate::status::StatusReport;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) load_balancer: LoadBalancerId,
+    /// The entry that most questions are asked with.
     pub(crate) first: Target,
-    /// Of another pool.
+    /// An entry of another pool, for a write during an operation.
     pub(crate) second: Option<Target>,
 }
 

@@ -23,6 +23,7 @@ use tower::service_fn;
 
 use super::report::{Verdict, VerifyReport};
 use super::session::{Plan, Target};
+use super::targets::Named;
 use super::{ASSUMPTIONS, VerifyRequest, verify};
 use crate::check::role_actions;
 
@@ -160,13 +161,15 @@ fn plan(is_of_interfaces: bool) -> Plan {
         entry: entry.clone(),
     };
     Plan {
-        first: target("one"),
-        second: Some(target("two")),
+        named: Named {
+            first: target("one"),
+            second: Some(target("two")),
+            load_balancer,
+        },
         spare: (!is_of_interfaces).then(|| SPARE.parse().unwrap()),
         frontend: None,
         observe: Duration::from_secs(2),
         quiet: Duration::from_millis(500),
-        load_balancer,
     }
 }
 

@@ -314,40 +314,25 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = Since(self.since, self.taken_at);
         let node = escape_line(&self.node);
-        match self.sent {
+        let verdict = match self.sent {
             NewConnections::Yes => {
-                writeln!(
-                    f,
-                    "{node}: /healthz answers 200{since}: a load balancer that probes it sends new connections."
-                )?;
+                format!("/healthz answers 200{since}: a load balancer that probes it sends new connections.")
             }
             NewConnections::No if self.healthz == Some(200) => {
-                writeln!(
-                    f,
-                    "{node}: no new connections should be sent here, though /healthz answers 200."
-                )?;
+                "no new connections should be sent here, though /healthz answers 200.".to_owned()
             }
             NewConnections::No if self.healthz.is_some() => {
-                writeln!(
-                    f,
-                    "{node}: /healthz answers 503{since}: a load balancer that probes it sends no new connections."
-                )?;
+                format!("/healthz answers 503{since}: a load balancer that probes it sends no new connections.")
             }
             NewConnections::No if self.agent_answered => {
-                writeln!(
-                    f,
-                    "{node}: its agent does not serve /healthz: a load balancer that probes it sends no new connections."
-                )?;
+                "its agent does not serve /healthz: a load balancer that probes it sends no new connections.".to_owned()
             }
-            NewConnections::No => writeln!(
-                f,
-                "{node}: no new connections should be sent here, but its agent did not answer."
-            )?,
-            NewConnections::Unknown => writeln!(
-                f,
-                "{node}: there is no reason against new connections, but its agent did not answer."
-            )?,
-        }
+            NewConnections::No => "no new connections should be sent here, but its agent did not answer.".to_owned(),
+            NewConnections::Unknown => {
+                "there is no reason against new connections, but its agent did not answer.".to_owned()
+            }
+        };
+        writeln!(f, "{node}: {verdict}")?;
         for reason in &self.reasons {
             let since = Since(reason.since, self.taken_at);
             writeln!(f, "\n  {}{since}", escape_line(&reason.name))?;

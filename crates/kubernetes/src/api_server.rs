@@ -117,42 +117,21 @@ pub async fn load_config(kubeconfig: Option<&Path>) -> Result<kube::Config, Conn
     from_file(path, &KubeConfigOptions::default()).await
 }
 
-/// Which kubeconfig is used, and which of its entries; `None` is what `kubectl` does without the flag of that name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KubeconfigSelection {
-    /// The file.
-    pub kubeconfig: Option<PathBuf>,
-    /// The context.
-    pub context: Option<String>,
-    /// The cluster, instead of the context's.
-    pub cluster: Option<String>,
-    /// The user, instead of the context's.
-    pub user: Option<String>,
-}
-
 /// Loads the configuration as `kubectl` does: from the given file, or from those of `KUBECONFIG`, else `~/.kube/config`. Only if these are
 /// not there or empty, and no entry is named, it is that of the Pod's service account: it may belong to another cluster than a kubeconfig
-/// that cannot be used.
+/// that cannot be used. `entries` names the context, and the cluster and the user instead of the context's.
 ///
 /// # Errors
 /// If a file cannot be used or lacks a named entry, or no configuration is found.
-pub async fn infer_config(selection: &KubeconfigSelection) -> Result<kube::Config, ConnectError> {
-    let KubeconfigSelection {
-        kubeconfig,
-        context,
-        cluster,
-        user,
-    } = selection;
-    let options = KubeConfigOptions {
-        context: context.clone(),
-        cluster: cluster.clone(),
-        user: user.clone(),
-    };
+pub async fn infer_config(
+    kubeconfig: Option<&Path>,
+    entries: &KubeConfigOptions,
+) -> Result<kube::Config, ConnectError> {
     if let Some(path) = kubeconfig {
-        return from_file(path, &options).await;
+        return from_file(path, entries).await;
     }
     let files = default_kubeconfigs(std::env::var_os("KUBECONFIG"));
-    if let Some(config) = from_files(&files, &options).await? {
+    if let Some(config) = from_files(&files, entries).await? {
         return Ok(config);
     }
     let files: Vec<_> = files.iter().map(|path| path.display().to_string()).collect();

@@ -5,13 +5,13 @@ use headgate_controller::pool::EntryKey;
 use serde_json::json;
 
 use crate::verify::assumptions::{SECOND_WRITE, SUPERSEDED_MEMBERS, SUPERSEDED_STATES};
-use crate::verify::report::{Answers, Verdict};
+use crate::verify::report::Answers;
 use crate::verify::session::{Read, SPARE_NAME, Session, Stop, Target, code_of, entries_mut, index_of, with_state};
 
 /// Writes a second pool while the operation of a write of the first one runs.
 pub(in crate::verify) async fn second_write(session: &mut Session, answers: &mut Answers) -> Result<(), Stop> {
-    let (first, spare) = (session.plan.first.clone(), session.plan.spare);
-    let Some(second) = session.plan.second.clone() else {
+    let (first, spare) = (session.plan.named.first.clone(), session.plan.spare);
+    let Some(second) = session.plan.named.second.clone() else {
         return Ok(());
     };
     let read = session.read().await?;
@@ -29,11 +29,7 @@ pub(in crate::verify) async fn second_write(session: &mut Session, answers: &mut
     let one = match session.put(&pool).await? {
         Ok(operation) => operation,
         Err(error) => {
-            answers.add(
-                SECOND_WRITE,
-                Verdict::NotDecided,
-                format!("the first write: {}", code_of(&error)),
-            );
+            answers.undecided(SECOND_WRITE, format!("the first write: {}", code_of(&error)));
             return Ok(());
         }
     };
@@ -41,11 +37,7 @@ pub(in crate::verify) async fn second_write(session: &mut Session, answers: &mut
     let status = session.read_status(&one).await.ok().flatten();
     let is_running = status.unwrap_or(during.provisioning_state() == ProvisioningState::Busy);
     if !is_running {
-        answers.add(
-            SECOND_WRITE,
-            Verdict::NotDecided,
-            "the first operation ended before the second write",
-        );
+        answers.undecided(SECOND_WRITE, "the first operation ended before the second write");
         return Ok(());
     }
     let two = match session
@@ -75,7 +67,7 @@ pub(in crate::verify) async fn second_write(session: &mut Session, answers: &mut
     );
     if status.is_none() {
         let seen = "accepted; the status of the first operation cannot be read";
-        answers.add(SECOND_WRITE, Verdict::NotDecided, seen);
+        answers.undecided(SECOND_WRITE, seen);
         return Ok(());
     }
     answers.decide(SECOND_WRITE, is_superseded, ends);

@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::check::role_actions;
 use crate::verify::assumptions::ROLE;
-use crate::verify::report::{Answers, Verdict};
+use crate::verify::report::Answers;
 use crate::verify::session::{READ_TIMEOUT, Session, Stop, code_of};
 
 /// Compares what the identity may do with the role, and with what was refused.
 pub(in crate::verify) async fn role(session: &mut Session, answers: &mut Answers) -> Result<(), Stop> {
-    let load_balancer = session.plan.load_balancer.clone();
+    let load_balancer = session.plan.named.load_balancer.clone();
     let deadline = Instant::now() + READ_TIMEOUT;
     let scope = load_balancer.to_string();
     let listed = session
@@ -21,11 +21,7 @@ pub(in crate::verify) async fn role(session: &mut Session, answers: &mut Answers
     let permissions = match listed {
         Ok(permissions) => permissions,
         Err(error) => {
-            answers.add(
-                ROLE,
-                Verdict::NotDecided,
-                format!("the permissions cannot be read: {}", code_of(&error)),
-            );
+            answers.undecided(ROLE, format!("the permissions cannot be read: {}", code_of(&error)));
             return Ok(());
         }
     };
@@ -40,11 +36,11 @@ pub(in crate::verify) async fn role(session: &mut Session, answers: &mut Answers
         (Some(code), true) => answers.decide(ROLE, false, format!("a request was refused with {code}")),
         (_, false) => {
             let lacking = lacking.join("`, `");
-            answers.add(ROLE, Verdict::NotDecided, format!("the identity lacks `{lacking}`"));
+            answers.undecided(ROLE, format!("the identity lacks `{lacking}`"));
         }
         (None, true) if further > 0 => {
             let seen = format!("the identity may do {further} things more than the role");
-            answers.add(ROLE, Verdict::NotDecided, seen);
+            answers.undecided(ROLE, seen);
         }
         (None, true) => answers.decide(
             ROLE,

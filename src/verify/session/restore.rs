@@ -24,7 +24,9 @@ impl Session {
                 continue;
             };
             let is_own = |target: &Target| target.pool == pool && target.entry == key;
-            if entry.stage != LedgerStage::Restored && (!self.writer.is_leader() || self.plan.targets().any(is_own)) {
+            if entry.stage != LedgerStage::Restored
+                && (!self.writer.is_leader() || self.plan.named.targets().any(is_own))
+            {
                 recorded.entry(pool).or_default().insert(key);
             }
         }

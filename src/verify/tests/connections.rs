@@ -95,7 +95,7 @@ async fn new_and_established_connections_are_told_apart() {
         let frontend: SocketAddr = listener.local_addr().unwrap();
         let (sender, is_down) = watch::channel(false);
         let mut plan = plan(false);
-        plan.second = None;
+        plan.named.second = None;
         plan.spare = None;
         plan.frontend = Some(frontend);
         let report = tokio::select! {

@@ -526,7 +526,7 @@ impl Controller<'_> {
         self.context.metrics.views.events.push(RecordedEvent {
             at: self.context.clock.now().wall,
             node: name.clone(),
-            reason,
+            reason: reason.to_owned(),
             note: note.clone(),
             is_warning: kind.is_warning,
         });

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_core::clock::Moment;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -24,17 +25,18 @@ use crate::service_index::ServiceIndex;
 const MAX_EVENTS: usize = 100;
 
 /// An event that the leader has recorded on a Node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedEvent {
     /// When it was recorded.
     pub at: Timestamp,
     /// The name of the Node.
     pub node: String,
     /// Its reason.
-    pub reason: &'static str,
+    pub reason: String,
     /// Its note.
     pub note: String,
     /// Whether it is a warning.
+    #[serde(rename = "warning")]
     pub is_warning: bool,
 }
 
@@ -213,7 +215,7 @@ mod tests {
             events.push(RecordedEvent {
                 at: Timestamp::UNIX_EPOCH,
                 node: number.to_string(),
-                reason: "Reason",
+                reason: "Reason".to_owned(),
                 note: String::new(),
                 is_warning: false,
             });

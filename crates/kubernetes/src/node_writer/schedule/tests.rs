@@ -222,7 +222,7 @@ fn holds_are_renewed_before_markers_change_and_the_oldest_first() {
     let holds = |shown| Intents::from([(NodeField::Hold, std::sync::Arc::new(held(shown)))]);
     // The last names are written first.
     let (mut first, all) = (holds(Shown::No), holds(Shown::No));
-    std::sync::Arc::make_mut(first.get_mut(&NodeField::Hold).unwrap()).retain(|name, _| *name >= "n0050".to_owned());
+    std::sync::Arc::make_mut(first.get_mut(&NodeField::Hold).unwrap()).retain(|name, _| name.as_str() >= "n0050");
     for (second, some) in [(0, first), (1, all)] {
         let now = start + second * SECOND;
         for _ in 0..4 {
