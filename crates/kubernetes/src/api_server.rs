@@ -24,7 +24,7 @@ use hyper::{Request, Response, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connect, HttpConnector};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Client;
 use kube::client::{AuthError, Body, ConfigExt as _, RustlsTlsError};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -47,9 +47,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the time from a request to the head of its response. The response to a watch begins at once.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections that are kept for later requests. A leader has three attempts to renew its Lease: where an API server behind a load balancer
-/// has died, two of them may meet connections that only [`USER_TIMEOUT`] ends, and the third opens one.
-const MAX_IDLE_CONNECTIONS: usize = 2;
+/// For how long connections are kept for later requests: longer than between two renewals of a leader's Lease, and shorter than one that gets
+/// no answer. Where an API server behind a load balancer has died, one renewal meets such a connection, and the next opens one.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// Why there is no client for the API server.
 #[derive(Debug, thiserror::Error)]
@@ -343,7 +343,7 @@ fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let mut client = legacy::Client::builder(TokioExecutor::new());
-    client.pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
+    client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_TIMEOUT);
     let http = match proxies(config)? {
         None => boxed(client.build(tls.wrap_connector(tcp))),
         Some(proxies) => boxed(client.build(tls.wrap_connector(ProxyConnector::new(tcp, proxies)))),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_connections_are_kept_for_later() {
+    async fn connections_are_kept_for_a_short_time() {
         const REQUESTS: usize = 8;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = kube::Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
@@ -418,11 +418,17 @@ mod tests {
         }));
         let client = over(transport(&config).unwrap(), &config);
         let version = || client.request_text(Request::get("/version").body(Vec::new()).unwrap());
-        let answers = futures::future::join_all((0..REQUESTS).map(|_| version())).await;
-        assert!(answers.iter().all(Result::is_ok));
+        for _ in 0..2 {
+            let answers = futures::future::join_all((0..REQUESTS).map(|_| version())).await;
+            assert!(answers.iter().all(Result::is_ok));
+            assert_eq!(*open.borrow(), REQUESTS, "a burst opens no connection twice");
+        }
+        tokio::time::pause();
+        tokio::time::advance(2 * IDLE_TIMEOUT).await;
+        tokio::time::resume();
         let mut open = open.subscribe();
-        let few = open.wait_for(|open| *open == MAX_IDLE_CONNECTIONS);
-        drop(tokio::time::timeout(Duration::from_secs(10), few).await.unwrap());
+        let none = open.wait_for(|open| *open == 0);
+        drop(tokio::time::timeout(Duration::from_secs(10), none).await.unwrap());
     }
 
     const USABLE: &str = r#"{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "a"}}],

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use crate::api_server::IDLE_TIMEOUT;
+
 /// How long a candidate must observe a held Lease unchanged before it acquires it. A second less than client-go's default, so that
 /// another leads within 15 s of the death of a leader whose term it has read.
 pub(super) const LEASE_DURATION: Duration = Duration::from_secs(14);
@@ -28,6 +30,8 @@ pub(super) const MAX_LEASE_DURATION: Duration = Duration::from_mins(5);
 const _: () = assert!(RENEW_DEADLINE.as_secs() < LEASE_DURATION.as_secs());
 const _: () = assert!(RENEW_DEADLINE.as_secs() + MAX_CLOCK_DIVERGENCE.as_secs() < LEASE_DURATION.as_secs());
 const _: () = assert!(RETRY_PERIOD.as_secs() * 2 <= RENEW_DEADLINE.as_secs());
+const _: () = assert!(RETRY_PERIOD.as_millis() < IDLE_TIMEOUT.as_millis());
+const _: () = assert!(IDLE_TIMEOUT.as_millis() < REQUEST_TIMEOUT.as_millis());
 
 /// Each candidate adds this to the read interval of all.
 const READ_INTERVAL_PER_CANDIDATE: Duration = Duration::from_millis(100);
