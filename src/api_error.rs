@@ -1,6 +1,44 @@
 //! What a request to the API server failed with, as a text for people.
 
+use std::time::Duration;
+
 use headgate_core::telemetry::error_chain;
+use tokio::time::timeout;
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The API server was silent for so long.
+    #[error("no answer within {} s", .0.as_secs())]
+    NoAnswer(Duration),
+    /// The API server refused it, or cannot be reached.
+    #[error("{}", api_error_text(.0))]
+    Failed(kube::Error),
+}
+
+impl RequestError {
+    /// The status code; 0 without an answer.
+    pub(crate) fn code(&self) -> u16 {
+        match self {
+            Self::Failed(kube::Error::Api(status)) => status.code,
+            Self::Failed(_) | Self::NoAnswer(_) => 0,
+        }
+    }
+}
+
+/// The result of a request within this time.
+///
+/// # Errors
+/// As the variants say.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, RequestError> {
+    let answer = timeout(limit, request).await;
+    answer
+        .map_err(|_| RequestError::NoAnswer(limit))?
+        .map_err(RequestError::Failed)
+}
 
 /// The API server's own message, or what kept it from answering. kube's text of a refusal has the whole answer a second time,
 /// with the names of its fields.

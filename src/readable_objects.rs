@@ -13,9 +13,8 @@ use headgate_kubernetes::{Decoded, split_list};
 use kube::api::{ListParams, ObjectList};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
-use crate::api_error::api_error_text;
+use crate::api_error::{RequestError, within};
 
 /// Objects in one response.
 const PAGE_SIZE: u32 = 500;
@@ -27,29 +26,11 @@ const MAX_WARNINGS: usize = 10;
 /// What was named already: a command that repeats itself names an object once.
 static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Why a page of a list is missing.
-#[derive(Debug, thiserror::Error)]
-pub enum ListError {
-    /// The API server is silent.
-    #[error("no answer within {} s", PAGE_TIMEOUT.as_secs())]
-    NoAnswer,
-    /// The API server refused it, or cannot be reached.
-    #[error("{}", api_error_text(.0))]
-    Failed(kube::Error),
-}
-
-impl ListError {
-    /// Whether the API server does not have the kind.
-    pub(crate) fn is_not_found(&self) -> bool {
-        matches!(self, Self::Failed(kube::Error::Api(status)) if status.code == 404)
-    }
-}
-
 /// All objects of a list.
 ///
 /// # Errors
 /// A page is missing.
-pub async fn list_all<K>(api: &Api<Decoded<K>>, params: ListParams) -> Result<Vec<K>, ListError>
+pub async fn list_all<K>(api: &Api<Decoded<K>>, params: ListParams) -> Result<Vec<K>, RequestError>
 where
     K: Resource<DynamicType: Default> + Clone + Debug + DeserializeOwned,
 {
@@ -60,15 +41,14 @@ where
 pub(crate) fn pages<K>(
     api: &Api<Decoded<K>>,
     params: ListParams,
-) -> impl Stream<Item = Result<Vec<K>, ListError>> + Unpin
+) -> impl Stream<Item = Result<Vec<K>, RequestError>> + Unpin
 where
     K: Resource<DynamicType: Default> + Clone + Debug + DeserializeOwned,
 {
     let first = Some(params.limit(PAGE_SIZE));
     Box::pin(stream::try_unfold(first, move |params| async move {
         let Some(params) = params else { return Ok(None) };
-        let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
-        let page = page.map_err(|_| ListError::NoAnswer)?.map_err(ListError::Failed)?;
+        let page = within(PAGE_TIMEOUT, api.list(&params)).await?;
         let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
         let next = next.map(|token| params.continue_token(&token));
         Ok(Some((readable_objects(page), next)))

@@ -26,7 +26,7 @@ use super::rights::{Account, AccountRights, Right, accounts, needed};
 use super::workloads::Workload;
 use super::{Read, Server, World};
 use crate::agent::{ArmConnection, AzureAccess};
-use crate::api_error::api_error_text;
+use crate::api_error::within;
 use crate::config::Settings;
 use crate::status::{list, list_nodes, read_load_balancers};
 
@@ -70,20 +70,17 @@ pub(crate) async fn read_world(client: &Client, settings: &Settings) -> Result<W
     })
 }
 
-async fn within<T>(request: impl Future<Output = kube::Result<T>>) -> Read<T> {
-    let answer = timeout(REQUEST_TIMEOUT, request).await;
-    answer
-        .map_err(|_| format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))?
-        .map_err(|error| api_error_text(&error))
+async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Read<T> {
+    within(REQUEST_TIMEOUT, request)
+        .await
+        .map_err(|error| error.to_string())
 }
 
 async fn read_version(client: &Client) -> Result<Read<Server>, NoApiServer> {
-    let answer = timeout(REQUEST_TIMEOUT, client.apiserver_version()).await;
-    let info = match answer {
-        Ok(Ok(info)) => info,
-        Ok(Err(error @ kube::Error::Api(_))) => return Ok(Err(api_error_text(&error))),
-        Ok(Err(error)) => return Err(NoApiServer(api_error_text(&error))),
-        Err(_) => return Err(NoApiServer(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))),
+    let info = match within(REQUEST_TIMEOUT, client.apiserver_version()).await {
+        Ok(info) => info,
+        Err(error) if error.code() > 0 => return Ok(Err(error.to_string())),
+        Err(error) => return Err(NoApiServer(error.to_string())),
     };
     // Some providers append a plus sign.
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
@@ -101,15 +98,14 @@ async fn read_kinds(client: &Client) -> Read<BTreeSet<String>> {
     let versions: BTreeSet<&str> = KINDS.iter().map(|kind| kind.version).collect();
     let mut served = BTreeSet::new();
     for version in versions {
-        let answer = timeout(REQUEST_TIMEOUT, client.list_api_group_resources(version)).await;
-        match answer.map_err(|_| format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()))? {
+        match within(REQUEST_TIMEOUT, client.list_api_group_resources(version)).await {
             Ok(list) => served.extend(
                 list.resources
                     .into_iter()
                     .map(|kind| format!("{version}/{}", kind.name)),
             ),
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(api_error_text(&error)),
+            Err(error) if error.code() == 404 => {}
+            Err(error) => return Err(error.to_string()),
         }
     }
     Ok(served)
@@ -139,7 +135,7 @@ async fn read_workloads(client: &Client) -> Read<Vec<Workload>> {
 async fn read_rights(client: &Client, settings: &Settings, workloads: &[Workload]) -> Read<Vec<AccountRights>> {
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
     let (params, review) = (PostParams::default(), SelfSubjectReview::default());
-    let review = within(reviews.create(&params, &review)).await?;
+    let review = bounded(reviews.create(&params, &review)).await?;
     let own = review
         .status
         .and_then(|status| status.user_info?.username)
@@ -182,7 +178,7 @@ async fn review_right(client: &Client, account: &Account, is_own: bool, right: R
             ..SelfSubjectAccessReview::default()
         };
         let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
-        within(reviews.create(&params, &review)).await?.status
+        bounded(reviews.create(&params, &review)).await?.status
     } else {
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
@@ -194,7 +190,7 @@ async fn review_right(client: &Client, account: &Account, is_own: bool, right: R
             ..SubjectAccessReview::default()
         };
         let reviews = Api::<SubjectAccessReview>::all(client.clone());
-        within(reviews.create(&params, &review)).await?.status
+        bounded(reviews.create(&params, &review)).await?.status
     };
     Ok((!status.is_some_and(|status| status.allowed)).then_some(right))
 }

@@ -10,9 +10,8 @@ use kube::api::PostParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Map, Value};
-use tokio::time::timeout;
 
-use crate::api_error::api_error_text;
+use crate::api_error::{RequestError, within};
 
 /// For one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,6 +45,15 @@ pub(crate) enum DrainError {
     },
 }
 
+impl DrainError {
+    pub(super) fn request(what: impl Into<String>, error: &RequestError) -> Self {
+        Self::Request {
+            what: what.into(),
+            error: error.to_string(),
+        }
+    }
+}
+
 /// What became of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Created {
@@ -69,7 +77,7 @@ pub(crate) async fn create(
     let api = Api::<Decoded<PartialObjectMeta<Node>>>::all(client.clone());
     for node in nodes {
         let found = bounded(api.get_opt(node)).await;
-        let found = found.map_err(|refusal| refusal.about(format!("Node {node} cannot be read")))?;
+        let found = found.map_err(|error| DrainError::request(format!("Node {node} cannot be read"), &error))?;
         if found.is_none() {
             return Err(DrainError::NoSuchNode(node.clone()));
         }
@@ -84,50 +92,25 @@ pub(crate) async fn create(
     let created = async { api.create(&params, &request).await?.into_object() };
     match bounded(created).await {
         Ok(created) => Ok(Created::New(created)),
-        Err(Refusal { code: 404, .. }) => Err(DrainError::NotInstalled),
-        Err(Refusal { code: 409, .. }) => {
+        Err(error) if error.code() == 404 => Err(DrainError::NotInstalled),
+        Err(error) if error.code() == 409 => {
             let existing = bounded(async { api.get(&name).await?.into_object() }).await;
-            let existing =
-                existing.map_err(|refusal| refusal.about(format!("NodeMaintenance {name} cannot be read")))?;
+            let existing = existing
+                .map_err(|error| DrainError::request(format!("NodeMaintenance {name} cannot be read"), &error))?;
             match difference(&existing, object) {
                 None => Ok(Created::Unchanged(existing)),
                 Some(difference) => Err(DrainError::Exists { name, difference }),
             }
         }
-        Err(refusal) => Err(refusal.about(format!("NodeMaintenance {name} was not created"))),
+        Err(error) => Err(DrainError::request(
+            format!("NodeMaintenance {name} was not created"),
+            &error,
+        )),
     }
 }
 
-/// A request that was not answered, or with an error.
-pub(super) struct Refusal {
-    /// The status code; 0 without an answer.
-    pub(super) code: u16,
-    error: String,
-}
-
-impl Refusal {
-    pub(super) fn about(self, what: String) -> DrainError {
-        let Self { error, .. } = self;
-        DrainError::Request { what, error }
-    }
-}
-
-pub(super) async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
-    match timeout(REQUEST_TIMEOUT, request).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => {
-            let code = match &error {
-                kube::Error::Api(status) => status.code,
-                _ => 0,
-            };
-            let error = api_error_text(&error);
-            Err(Refusal { code, error })
-        }
-        Err(_) => Err(Refusal {
-            code: 0,
-            error: format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
-        }),
-    }
+pub(super) async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, RequestError> {
+    within(REQUEST_TIMEOUT, request).await
 }
 
 /// What makes `existing` another maintenance than the one that was asked for.

@@ -23,8 +23,9 @@ use tokio::time::{Instant, sleep};
 
 use super::manifest::CREATED_BY;
 use super::progress::{REMIND_INTERVAL, UNANSWERED_AFTER, unanswered_line};
-use super::request::{DrainError, Refusal, bounded};
+use super::request::{DrainError, bounded};
 use super::selector::NodeQuery;
+use crate::api_error::RequestError;
 use crate::readable_objects::readable_objects;
 
 /// Between two looks at what is left.
@@ -82,12 +83,13 @@ pub(crate) async fn undrain(
     let client = request.client;
     let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
     let all_nodes = bounded(nodes.list(&ListParams::default())).await;
-    let all_nodes = readable_objects(all_nodes.map_err(|refusal| refusal.about("Nodes cannot be listed".to_owned()))?);
+    let all_nodes = all_nodes.map_err(|error| DrainError::request("Nodes cannot be listed", &error))?;
+    let all_nodes = readable_objects(all_nodes);
     let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let maintenances = match bounded(api.list(&ListParams::default())).await {
         Ok(list) => readable_objects(list),
-        Err(Refusal { code: 404, .. }) => return Err(DrainError::NotInstalled.into()),
-        Err(refusal) => return Err(refusal.about("NodeMaintenances cannot be listed".to_owned()).into()),
+        Err(error) if error.code() == 404 => return Err(DrainError::NotInstalled.into()),
+        Err(error) => return Err(DrainError::request("NodeMaintenances cannot be listed", &error).into()),
     };
     let mut given = given_nodes(request, &maintenances, &all_nodes)?;
     let endings = decide(&maintenances, &all_nodes, &given, request.query)?;
@@ -340,8 +342,11 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
             resource_version: None,
         });
         return match bounded(api.delete(&name, &params)).await {
-            Ok(_) | Err(Refusal { code: 404, .. }) => Ok("deleted"),
-            Err(refusal) => Err(refusal.about(format!("NodeMaintenance {name} was not deleted"))),
+            Err(error) if error.code() != 404 => {
+                let what = format!("NodeMaintenance {name} was not deleted");
+                Err(DrainError::request(what, &error))
+            }
+            Ok(_) | Err(_) => Ok("deleted"),
         };
     };
     // Not its version: the controllers write its status at any time.
@@ -358,7 +363,7 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
     let patched = bounded(api.patch(&name, &PatchParams::default(), &Patch::Json::<()>(patch))).await;
     match patched {
         Ok(_) => Ok("keeps its other nodes"),
-        Err(refusal) => Err(refusal.about(what())),
+        Err(error) => Err(DrainError::request(what(), &error)),
     }
 }
 
@@ -409,7 +414,7 @@ async fn wait(
             }
             Ok(())
         };
-        let mut looked: Result<(), Refusal> = looked.await;
+        let mut looked: Result<(), RequestError> = looked.await;
         if deleted.is_empty() && nodes.is_empty() {
             return Ok(());
         }
@@ -425,8 +430,8 @@ async fn wait(
                 reported = lines;
             });
         }
-        if let Err(refusal) = looked {
-            let error = refusal.about("not read, trying again".to_owned()).to_string();
+        if let Err(error) = looked {
+            let error = DrainError::request("not read, trying again", &error).to_string();
             if error != last_error {
                 line(&error);
             }

@@ -15,8 +15,9 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::api_error::RequestError;
 use crate::config::Settings;
-use crate::readable_objects::{ListError, list_all};
+use crate::readable_objects::list_all;
 use crate::status::{self, StatusReport};
 use crate::why::list_maintenances;
 
@@ -35,7 +36,7 @@ pub(crate) enum PreviewError {
         /// The kind of the objects.
         kind: &'static str,
         /// The answer.
-        error: ListError,
+        error: RequestError,
     },
 }
 

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, list_services, take_local_pools};
 use super::nodes;
-use crate::api_error::api_error_text;
+use crate::api_error::within;
 use crate::config::Settings;
 use crate::why::{MaintenanceRow, maintenance_rows};
 
@@ -168,15 +168,8 @@ pub(super) async fn lease(client: &Client) -> Result<Option<Lease>, String> {
     let LeaseName { namespace, name } = LeaseName::default();
     let api = Api::<Decoded<Lease>>::namespaced(client.clone(), &namespace);
     let lease = async { api.get_opt(&name).await?.map(Decoded::into_object).transpose() };
-    let answer = timeout(OBJECT_TIMEOUT, lease).await;
-    answer
-        .map_err(|_| format!("no answer within {} s", OBJECT_TIMEOUT.as_secs()))?
-        .map_err(|error| {
-            format!(
-                "the Lease {namespace}/{name} cannot be read: {}",
-                api_error_text(&error)
-            )
-        })
+    let lease = within(OBJECT_TIMEOUT, lease).await;
+    lease.map_err(|error| format!("the Lease {namespace}/{name} cannot be read: {error}"))
 }
 
 /// Lists the load balancers once, and reads the others of the ledger; a failure of this list is the result.

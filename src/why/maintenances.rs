@@ -6,8 +6,9 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 
+use crate::api_error::RequestError;
 use crate::drain::EndedBy;
-use crate::readable_objects::{ListError, list_all};
+use crate::readable_objects::list_all;
 use crate::status::{Word, word};
 
 /// The row of a `NodeMaintenance`.
@@ -207,9 +208,9 @@ impl BlockerRow {
 ///
 /// # Errors
 /// A page is missing.
-pub(crate) async fn list_maintenances(client: &Client) -> Result<Vec<NodeMaintenance>, ListError> {
+pub(crate) async fn list_maintenances(client: &Client) -> Result<Vec<NodeMaintenance>, RequestError> {
     match list_all(&Api::all(client.clone()), ListParams::default()).await {
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) if error.code() == 404 => Ok(Vec::new()),
         listed => listed,
     }
 }

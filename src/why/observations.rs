@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use super::agent_access::{AgentAccess, fetch_agent, fetch_agent_at, statusz_uri};
 use super::maintenances::{MaintenanceRow, maintenance_rows};
 use crate::agent_status::{AgentStatus, SignalStatus};
-use crate::api_error::api_error_text;
+use crate::api_error::within;
 
 /// Time for the API server's answer.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,11 +76,10 @@ impl Observations {
     ) -> Result<Self, WhyError> {
         let request = Api::<Decoded<NodeObject>>::all(client.clone());
         let node = async { request.get_opt(name).await?.map(Decoded::into_object).transpose() };
-        let api = match tokio::time::timeout(API_SERVER_TIMEOUT, node).await {
-            Err(_) => Err(format!("no answer within {} s", API_SERVER_TIMEOUT.as_secs())),
-            Ok(Err(error)) => Err(api_error_text(&error)),
-            Ok(Ok(None)) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),
-            Ok(Ok(Some(node))) => Ok(ObservedNode::new(node, rules)),
+        let api = match within(API_SERVER_TIMEOUT, node).await {
+            Err(error) => Err(error.to_string()),
+            Ok(None) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),
+            Ok(Some(node)) => Ok(ObservedNode::new(node, rules)),
         };
         let address = api.as_ref().ok().and_then(|node| node.address);
         let agent = if let Some(uri) = statusz {
