@@ -35,8 +35,8 @@ pub(super) enum AttemptError {
         /// Whether the attempt has sent a PUT.
         has_written: bool,
     },
-    /// ARM is busy with the load balancer. The Lease is released meanwhile.
-    Busy,
+    /// ARM is busy with the load balancer: it has refused a write with this error, or was read so. The Lease is released meanwhile.
+    Busy(Option<ArmError>),
     /// The term is handed over: the next leader writes.
     HandingOver,
 }
@@ -145,7 +145,7 @@ impl Attempts {
             }
             // The work ends before.
             Err(AttemptError::HandingOver) => return AfterAttempt::Wait(MAX_BUSY_DELAY),
-            Err(AttemptError::Busy) => {
+            Err(AttemptError::Busy(refusal)) => {
                 let Busy { since, attempts } = busy.unwrap_or(Busy {
                     since: now,
                     attempts: 0,
@@ -158,7 +158,7 @@ impl Attempts {
                     let delay = MIN_BUSY_DELAY.saturating_mul(2_u32.saturating_pow(attempts));
                     return AfterAttempt::Wait(delay.min(MAX_BUSY_DELAY));
                 }
-                let error = ArmError::Busy(load_balancer.to_string());
+                let error = refusal.unwrap_or_else(|| ArmError::Busy(load_balancer.to_string()));
                 (LastError::from_arm(&error, previous), MAX_BUSY_DELAY)
             }
             Err(AttemptError::LeaseNotAcquired(error)) => (

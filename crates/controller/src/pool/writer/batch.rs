@@ -273,7 +273,7 @@ impl PoolWriter {
             }
             let observation = state.observation.as_ref();
             if observation.is_some_and(|observation| observation.view.is_busy) {
-                return Err(AttemptError::Busy);
+                return Err(AttemptError::Busy(None));
             }
             if let Err(PermitError::HandingOver { .. }) = self.may_write() {
                 return Err(AttemptError::HandingOver);
@@ -335,7 +335,7 @@ impl PoolWriter {
             // ARM would refuse the other pools, too, unless it is about an interface of this one.
             Err(error) if error.is_resource_busy() => {
                 state.attempts.fail_pool(edit.pool);
-                return Err(AttemptError::Busy);
+                return Err(AttemptError::Busy(Some(error)));
             }
             // The members are settled, so the next plan is without them: other pools and the admin states go on.
             Err(error)
@@ -401,7 +401,7 @@ impl PoolWriter {
                 // Another writer works on it.
                 Document::Changed => {
                     state.attempts.fail_pool(edit.pool);
-                    return Err(AttemptError::Busy);
+                    return Err(AttemptError::Busy(None));
                 }
             };
             let is_members_only = edit.is_members_only();

@@ -243,12 +243,13 @@ async fn partial_updates_are_reported_and_completed() {
 async fn pool_that_arm_fails_to_read_or_to_write_delays_no_other_pool_for_long() {
     let failed = json!({"answer": {"status": 500}});
     // Of an interface in this pool: the load balancer itself is not busy.
-    let busy = json!({"answer": {"code": "ReferencedResourceNotProvisioned"}});
-    for (method, error, max_kept_bytes) in [
-        ("PUT", &failed, None),
-        ("PUT", &busy, None),
+    let blocked_by = json!([{"code": "ReferencedResourceNotProvisioned", "message": "nic7 is in Failed state"}]);
+    let busy = json!({"answer": {"status": 429, "body": {"error": {"code": "RetryableError", "details": blocked_by}}}});
+    for (method, error, max_kept_bytes, reason) in [
+        ("PUT", &failed, None, "500"),
+        ("PUT", &busy, None, "nic7 is in Failed state"),
         // Of a large load balancer each pool is read alone.
-        ("GET", &failed, Some(0)),
+        ("GET", &failed, Some(0), "500"),
     ] {
         let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
         cluster.world.max_kept_bytes = max_kept_bytes;
@@ -273,7 +274,11 @@ async fn pool_that_arm_fails_to_read_or_to_write_delays_no_other_pool_for_long()
             down(&["node-2"]),
             "{method} {error}"
         );
-        assert!(!cluster.notes(FAILED, "node-2").await.is_empty(), "{method} {error}");
+        let notes = cluster.notes(FAILED, "node-2").await;
+        assert!(
+            !notes.is_empty() && notes.iter().all(|note| note.contains(reason)),
+            "{notes:?}"
+        );
         cluster.clear_faults();
         cluster.settle(&["node-2"]).await;
     }

@@ -71,24 +71,29 @@ async fn pools_that_ended_attempts_come_last_and_take_turns_until_all_is_written
 #[tokio::test(start_paused = true)]
 async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_minute() {
     let mut attempts = Attempts::default();
-    let mut busy = || end(&mut attempts, Vec::new(), Err(AttemptError::Busy));
+    let mut busy = |refusal| end(&mut attempts, Vec::new(), Err(AttemptError::Busy(refusal)));
     for wait in [1, 2, 4, 8, 8, 8, 8, 8, 8] {
-        let AfterAttempt::Wait(delay) = busy() else {
+        let AfterAttempt::Wait(delay) = busy(None) else {
             panic!("no error yet")
         };
         assert_eq!(delay, wait * SECOND);
         advance(delay).await;
     }
     advance(5 * SECOND).await;
-    let AfterAttempt::Failed(error) = busy() else {
-        panic!("busy for a minute")
-    };
-    assert_eq!(error.code, ArmError::Busy(String::new()).code());
+    for (refusal, code) in [
+        (None, "Busy"),
+        (Some(refused(429, "RetryableError", None)), "RetryableError"),
+    ] {
+        let AfterAttempt::Failed(error) = busy(refusal) else {
+            panic!("busy for a minute")
+        };
+        assert_eq!(error.code, code);
+    }
     assert!(matches!(
         end(&mut attempts, Vec::new(), Ok(())),
         AfterAttempt::PlanAgain
     ));
-    let after = end(&mut attempts, Vec::new(), Err(AttemptError::Busy));
+    let after = end(&mut attempts, Vec::new(), Err(AttemptError::Busy(None)));
     assert!(matches!(after, AfterAttempt::Wait(SECOND)), "it begins anew");
 }
 
