@@ -104,14 +104,20 @@ impl RequestPath {
 
     async fn enter(&self, request: &ArmRequest, kind: RequestKind) -> Result<(), ArmError> {
         let (subscription, now) = (&request.subscription, Instant::now());
+        // No setting has the limit of lookups.
+        let record_delay = |delay| {
+            if kind != RequestKind::Lookup {
+                request.call.record_rate_limited(delay);
+            }
+        };
         let send_at = self.gates.enter(subscription, kind, now, request.deadline);
         let send_at = send_at.inspect_err(|error| {
             if matches!(error, ArmError::RateLimited) {
-                request.call.record_rate_limited(Duration::ZERO);
+                record_delay(Duration::ZERO);
             }
         })?;
         if send_at > now {
-            request.call.record_rate_limited(send_at - now);
+            record_delay(send_at - now);
             sleep_until(send_at).await;
             // A 429 may have closed the gate meanwhile.
             self.gates.check_open(subscription, kind, Instant::now())?;

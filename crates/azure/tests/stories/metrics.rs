@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use headgate_azure::{AdminState, Metrics, RateLimit, RateLimits};
+use headgate_azure::{AdminState, Metrics, NetworkInterfaceId, RateLimit, RateLimits};
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use super::{TestBed, load_balancer, permit, pool_id, soon};
+use super::{GROUP, TestBed, load_balancer, permit, pool_id, soon};
 
 /// The values of one metric by the label `request`, and the label `code` if it has one.
 fn series(registry: &Registry, name: &str) -> BTreeMap<String, String> {
@@ -109,6 +109,13 @@ async fn delays_by_the_own_rate_limit_are_counted() {
     let arm = arm.with_request_labels("p", "admin_state_controller");
     for _ in 0..5 {
         arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
+    }
+    // Lookups wait for a limit that no setting has.
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let interface = format!("{GROUP}/providers/Microsoft.Network/networkInterfaces/nic");
+    let interface = NetworkInterfaceId::parse(&interface).unwrap();
+    for _ in 0..3 {
+        arm.get_interface_virtual_machine(&interface, soon()).await.unwrap_err();
     }
     let count = series(&registry, "cloudprovider_azure_api_request_ratelimited_count");
     assert_eq!(count, expected(&[("p_get_backend_pool", "3")]));
