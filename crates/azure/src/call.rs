@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::error::{ArmError, ErrorBody, ErrorClass};
+use crate::error::{ArmError, ErrorBody, ErrorClass, is_rate_limited};
 use crate::metrics::{RequestMetrics, code_label};
 use crate::transport::BufferedResponse;
 
@@ -131,7 +131,13 @@ impl Attempt {
             Ok(response) => {
                 let status = response.status();
                 self.span.record("http.response.status_code", status.as_u16());
-                (!status.is_success()).then(|| code_label(&ErrorBody::parse(response.body()).code, status.as_u16()))
+                (!status.is_success()).then(|| {
+                    let error = ErrorBody::parse(response.body());
+                    if status == StatusCode::TOO_MANY_REQUESTS {
+                        self.call.metrics.record_too_many_requests(is_rate_limited(&error));
+                    }
+                    code_label(&error.code, status.as_u16())
+                })
             }
             Err(error) => Some(error.code().to_owned()),
         };
@@ -140,8 +146,5 @@ impl Attempt {
             self.span.record("error.type", code.as_str());
         }
         self.call.metrics.record_attempt(duration, code.as_deref());
-        if matches!(outcome, Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS) {
-            self.call.metrics.record_throttled();
-        }
     }
 }

@@ -235,11 +235,13 @@ impl RequestMetrics {
         self.metrics.own.record_rate_limited(request, source);
     }
 
-    /// Counts a response with status 429.
-    pub(crate) fn record_throttled(&self) {
+    /// Counts a response with status 429; under headgate's name, only one about the rate of requests.
+    pub(crate) fn record_too_many_requests(&self, is_rate_limited: bool) {
         self.metrics.api_throttled.get_or_create(&self.labels).inc();
-        let Labels { request, source, .. } = &self.labels;
-        self.metrics.own.record_throttled(request, source);
+        if is_rate_limited {
+            let Labels { request, source, .. } = &self.labels;
+            self.metrics.own.record_throttled(request, source);
+        }
     }
 }
 
@@ -286,7 +288,7 @@ mod tests {
         requests.record_attempt(Duration::from_millis(200), Some("NotFound"));
         requests.record_attempt(Duration::from_secs(3), None);
         requests.record_rate_limited();
-        requests.record_throttled();
+        requests.record_too_many_requests(true);
         for (to, succeeded) in [
             (AdminState::Down, true),
             (AdminState::Down, true),

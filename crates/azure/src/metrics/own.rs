@@ -42,7 +42,7 @@ impl OwnMetrics {
             ),
             throttled: table.described(
                 "headgate_arm_requests_throttled",
-                "HTTP requests to ARM that ARM answered with 429, by request and source",
+                "HTTP requests to ARM that ARM answered with 429 because of the rate of requests, by request and source",
                 Family::default(),
             ),
             rate_limited: table.described(

@@ -45,7 +45,7 @@ fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 #[tokio::test(start_paused = true)]
 async fn attempts_are_counted_under_the_callers_labels() {
     let mut registry = Registry::default();
-    let metrics = Metrics::register(&mut registry);
+    let metrics = Metrics::register(&mut registry).with_own(&mut registry);
     let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
     let arm = bed.arm.clone().with_metrics(metrics);
     let arm = arm.with_request_labels("loadbalancer_adminstate", "admin_state_controller");
@@ -69,7 +69,16 @@ async fn attempts_are_counted_under_the_callers_labels() {
     // The gate is closed for a second.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
-    let operation = arm.put_pool(pool.encode().unwrap(), permit(), soon()).await.unwrap();
+    // Another operation holds the resource.
+    bed.fault(
+        "PUT",
+        "/pool$",
+        1,
+        &json!({"answer": {"status": 429, "body": {"error": {"code": "RetryableError"}}}}),
+    );
+    let put = || arm.put_pool(pool.encode().unwrap(), permit(), soon());
+    put().await.unwrap_err();
+    let operation = put().await.unwrap();
     arm.poll_until_done(&operation, soon()).await.unwrap();
     arm.get_pool(&pool.id, soon()).await.unwrap();
     let name = |series: &str| format!("cloudprovider_azure_api_request_{series}");
@@ -78,7 +87,7 @@ async fn attempts_are_counted_under_the_callers_labels() {
         expected(&[
             ("loadbalancer_adminstate_get_backend_pool", "7"),
             ("loadbalancer_adminstate_get_operation", "3"),
-            ("loadbalancer_adminstate_update_backend_pool", "1"),
+            ("loadbalancer_adminstate_update_backend_pool", "2"),
         ])
     );
     assert_eq!(
@@ -87,11 +96,24 @@ async fn attempts_are_counted_under_the_callers_labels() {
             ("loadbalancer_adminstate_get_backend_pool NotFound", "1"),
             ("loadbalancer_adminstate_get_backend_pool ServiceUnavailable", "2"),
             ("loadbalancer_adminstate_get_backend_pool TooManyRequests", "1"),
+            ("loadbalancer_adminstate_update_backend_pool RetryableError", "1"),
         ])
     );
     assert_eq!(
         series(&registry, &name("throttled_count")),
-        expected(&[("loadbalancer_adminstate_get_backend_pool", "1")])
+        expected(&[
+            ("loadbalancer_adminstate_get_backend_pool", "1"),
+            ("loadbalancer_adminstate_update_backend_pool", "1"),
+        ])
+    );
+    let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
+    let own: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("headgate_arm_requests_throttled_total{"))
+        .collect();
+    assert!(
+        own.len() == 1 && own[0].contains("get_backend_pool") && own[0].ends_with(" 1"),
+        "{own:?}"
     );
     assert_eq!(series(&registry, &name("ratelimited_count")), expected(&[]));
 }
