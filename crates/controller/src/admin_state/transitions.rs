@@ -106,7 +106,7 @@ impl NodeEvent {
 pub(super) struct Effects {
     pub(super) events: Vec<NodeEvent>,
     pub(super) ledger_changes: Vec<LedgerChange>,
-    /// From the observation of a Node's signal to the read that shows all its entries `Down`.
+    /// From the observation of a Node's signal to the read that shows all its entries `Down`, where none of them was held back.
     pub(super) signal_to_down: Vec<Duration>,
 }
 
@@ -168,6 +168,8 @@ impl LastReads<'_> {
 pub(super) struct TransitionTracker {
     /// By the Node's UID.
     failures: HashMap<String, ReportedFailure>,
+    /// When the last signal period began in which an entry was held back, by the Node's UID.
+    held_back: HashMap<String, Instant>,
     exhausted_pools: BTreeSet<PoolId>,
 }
 
@@ -205,6 +207,7 @@ impl TransitionTracker {
             }
         }
         self.failures.retain(|uid, _| failing.contains(uid));
+        self.held_back.retain(|uid, _| reads.entries.contains_key(&**uid));
         self.evaluate_pools(reads, &mut effects);
         effects
     }
@@ -220,6 +223,10 @@ impl TransitionTracker {
         let node = &first.entry.node;
         let target = reads.target_state(node);
         let period = reads.targets.signal_period(node);
+        let since = period.map(|period| period.since.mono);
+        if let Some(since) = since.filter(|_| entries.iter().any(|entry| entry.entry.is_held_back)) {
+            self.held_back.insert(node.uid.clone(), since);
+        }
         let pending = entries.iter().filter(|entry| entry.entry.is_pending());
         let error = pending
             .clone()
@@ -253,7 +260,7 @@ impl TransitionTracker {
                 let mut all = entries.iter();
                 if !all.any(|entry| entry.is_read_down() && entry.stage() == Some(LedgerStage::Down)) {
                     let signals = period.map(|period| period.names().into_iter().collect::<Vec<_>>());
-                    let since = period.map(|period| period.since.mono);
+                    let since = since.filter(|since| self.held_back.get(&node.uid) != Some(since));
                     let took = since.map(|since| reads.now.mono.saturating_duration_since(since));
                     effects.signal_to_down.extend(took);
                     effects.events.push(NodeEvent {

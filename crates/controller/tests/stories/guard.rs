@@ -118,10 +118,15 @@ async fn taint_on_all_nodes_leaves_one_in_service_on_both_paths() {
     cluster.settle(&["node-1", "node-2"]).await;
     assert_eq!(healthy(&cluster, 3).await, [3].into());
     assert_eq!(annotation(&cluster, 1).await, None);
+    let observed = || cluster.metric("headgate_admin_state_signal_to_down_seconds_count", &[]);
+    assert_eq!(observed(), Some(2.0), "the first node was held back");
     for number in 1..=3 {
         cluster.taint(number, &[]);
     }
     cluster.settle(&[]).await;
+    cluster.taint(1, &[MAINTENANCE]);
+    cluster.settle(&["node-1"]).await;
+    assert_eq!(observed(), Some(3.0));
 }
 
 #[tokio::test(start_paused = true)]
