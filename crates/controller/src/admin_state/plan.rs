@@ -223,7 +223,7 @@ impl Plan {
             counts.actual_down += usize::from(observed == Some(AdminState::Down));
             let mut planned = observed;
             let ledger_entry = entry.key.as_ref().and_then(|key| ledger.entry(key));
-            let is_held_back = held_back.contains_key(&index);
+            let held = held_back.get(&index);
             let claimed = claimed.next_if(|claimed| claimed.index == index);
             let is_relevant = claimed.is_some()
                 || ledger_entry.is_some()
@@ -237,22 +237,23 @@ impl Plan {
                     .or_else(|| inputs.owner_and_target(entry))
             {
                 let target = target.in_mode(policy.mode);
-                let wanted = if is_held_back { TargetState::None } else { target };
+                let wanted = if held.is_some() { TargetState::None } else { target };
+                // In the mode `Observe` nothing is written, so nothing is kept in service either.
+                let held = held.filter(|_| policy.mode == AdminStateMode::Enforce);
                 let becomes = next_admin_state(node, wanted, observed, ledger_entry, policy)
                     .filter(|_| may_set_down || ledger_entry.is_some())
                     .filter(|to| may_set_down || *to != AdminState::Down);
                 counts.desired_down += usize::from(wanted == TargetState::Down && node.exempting_label().is_none());
-                let waits = held_back.get(&index).is_some_and(|held| held.brake);
+                let waits = held.is_some_and(|held| held.brake);
                 counts.waiting += usize::from(waits);
-                counts.held_back += usize::from(is_held_back && !waits);
-                // In the mode `observe` nothing is written.
+                counts.held_back += usize::from(held.is_some() && !waits);
                 planned = becomes.filter(|_| policy.mode != AdminStateMode::Observe).or(observed);
                 let is_shown = if target == TargetState::None || !inputs.is_configured {
                     ledger_entry.is_some()
                 } else {
                     pool.is_used()
                 };
-                if is_shown || is_held_back || becomes.is_some() {
+                if is_shown || held.is_some() || becomes.is_some() {
                     self.entries.push(EntryStatus {
                         pool: pool.id.clone(),
                         key: key.clone(),
@@ -262,8 +263,8 @@ impl Plan {
                         becomes,
                         ledger_entry,
                         probe_coverage,
-                        is_held_back,
-                        held_for: held_back.get(&index).cloned().unwrap_or_default(),
+                        is_held_back: held.is_some(),
+                        held_for: held.cloned().unwrap_or_default(),
                     });
                 }
                 changes.extend(becomes.map(|to| AdminStateChange {

@@ -363,11 +363,26 @@ fn one_that_fails_its_probes_comes_last_where_no_hold_can_be_written() {
 }
 
 #[test]
-fn mode_off_holds_nothing() {
+fn only_mode_enforce_holds_back() {
     let mut cluster = cluster(&["-"; 1], IntOrPercent::Int(1));
     cluster.set(1, &[DRAIN]);
     cluster.mode = AdminStateMode::Disabled;
     assert!(cluster.plan().entries.is_empty());
+    for (mode, held_back) in [(AdminStateMode::Observe, 0), (AdminStateMode::Enforce, 1)] {
+        cluster.mode = mode;
+        let plan = cluster.plan();
+        let counts = &plan.pools[0];
+        assert_eq!(
+            (counts.held_back, counts.desired_down),
+            (held_back, 0),
+            "what would be written"
+        );
+        assert_eq!(
+            plan.entries[0].held_for.reason().is_empty(),
+            !plan.entries[0].is_held_back
+        );
+        assert_eq!(cluster.held().len(), held_back);
+    }
 }
 
 #[test]
