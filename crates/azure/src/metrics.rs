@@ -1,6 +1,6 @@
 //! Metrics of calls to ARM, under the names of cloud-provider-azure.
 //!
-//! `op_…` is one logical operation of headgate, such as one write of a pool with its reads and waits; its caller starts and
+//! `op_…` is one logical operation of headgate, such as one write of a pool with its retries and waits; its caller starts and
 //! finishes it ([`Metrics::start_operation`]). `api_…` is one HTTP exchange; the request path counts it. cloud-provider-azure
 //! registers the `api_…` metrics too, but never writes them. `own` counts the same under headgate's own names.
 
@@ -86,12 +86,17 @@ impl Metrics {
         Self {
             op_duration: table.described(
                 "cloudprovider_azure_op_duration_seconds",
-                &format!("Duration of operations on Azure in seconds, each with its reads, waits and retries, {labels}"),
+                &format!(
+                    "Duration of writes of pools in seconds, from the PUT to the end of Azure's operation, of members to the read that \
+                    shows them, {labels}"
+                ),
                 Family::new_with_constructor(|| Histogram::new(OPERATION_BUCKETS)),
             ),
             op_failures: table.described(
                 "cloudprovider_azure_op_failure_count",
-                &format!("Operations on Azure that failed, {labels}; a counter"),
+                &format!(
+                    "Writes of pools that failed after they were sent, and updates of members that failed, {labels}; a counter"
+                ),
                 Family::default(),
             ),
             api_duration: table.described(

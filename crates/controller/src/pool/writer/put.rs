@@ -55,11 +55,13 @@ impl PoolWriter {
             Err(error) => Err(error),
         };
         guard.end_operation();
-        if let Some(operation) = operation {
-            operation.finish(outcome.is_ok());
-        }
-        for change in &edit.admin_states {
-            self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
+        if !outcome.as_ref().is_err_and(ArmError::is_not_sent) {
+            if let Some(operation) = operation {
+                operation.finish(outcome.is_ok());
+            }
+            for change in &edit.admin_states {
+                self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
+            }
         }
         outcome
     }

@@ -139,6 +139,13 @@ async fn series_after_a_journey() {
         .unwrap();
     assert!(took > 1.0 && took < 8.0, "{took}");
     assert_eq!(cluster.metric("headgate_admin_state_queue_depth", &[]), Some(0.0));
+    // The writes that are not sent while ARM throttles them are no operations.
+    let refusal = json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 60}});
+    cluster.fault("PUT", "", Some(1), &refusal);
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    assert!((metric("op_failure_count", &write) - 2.0).abs() < 0.1);
+    assert!((metric("op_duration_seconds_count", &write) - 11.0).abs() < 0.1);
 }
 
 #[tokio::test(start_paused = true)]
