@@ -198,5 +198,9 @@ async fn operation_past_the_deadline() {
         .await
         .unwrap_err();
     assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
-    assert!(start.elapsed() <= Duration::from_secs(20));
+    let waited = start.elapsed();
+    assert!(
+        (Duration::from_secs(18)..=Duration::from_secs(20)).contains(&waited),
+        "{waited:?}"
+    );
 }

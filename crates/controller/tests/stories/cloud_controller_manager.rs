@@ -259,5 +259,10 @@ async fn are_repaired(operation: Duration) {
         "too few entries lost their Down: {}",
         manager.lost
     );
+    assert!(
+        manager.superseded > rounds / 50,
+        "too few writes got a 412: {}",
+        manager.superseded
+    );
     assert!(held < SECOND + 2 * operation, "held for {held:?}");
 }

@@ -113,8 +113,11 @@ async fn pool_that_is_gone_is_dropped_without_event_and_metric() {
         document["properties"][part] = json!([]);
     }
     cluster.world.other("PUT", &id_of("kubernetes"), &document).await;
+    let reads = || cluster.requests("GET", "/loadBalancers/kubernetes");
+    let before = reads();
     cluster.set_slice("web", "web-1", &[2]).await;
     sleep(3 * INTERVAL).await;
+    assert_eq!((reads() - before, cluster.metric("dropped_total")), (1, 1));
     assert_eq!(cluster.events("web").await, [0, 0, 0]);
     assert_eq!((cluster.metric("queue_depth"), cluster.outcomes()), (0, (0, 0)));
 }
@@ -125,6 +128,7 @@ async fn shutdown_during_a_write_reports_nothing() {
     cluster.fault("PUT", PUT_OF_WEB, None, &json!({"stall": "60s"}));
     cluster.set_slice("web", "web-1", &[2]).await;
     sleep(INTERVAL + 5 * SECOND).await;
+    assert_eq!(cluster.puts(), 1);
     cluster.leader.stop().await;
     sleep(4 * INTERVAL).await;
     assert_eq!(cluster.events("web").await, [0, 0, 0]);

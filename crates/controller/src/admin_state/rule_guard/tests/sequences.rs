@@ -47,6 +47,9 @@ struct World {
     /// How many of `SERVICES` exist, with rules in the pool.
     services: usize,
     now: Moment,
+    /// The writes that set an entry `Down`, and the plans that held one back.
+    takes: u64,
+    holds: u64,
 }
 
 impl Leader {
@@ -112,6 +115,8 @@ impl World {
             leaders,
             services,
             now,
+            takes: 0,
+            holds: 0,
         }
     }
 
@@ -144,8 +149,10 @@ impl World {
         );
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         acting.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
+        self.holds += u64::from(!acting.held.is_empty());
         let before = self.states.clone();
-        write(&plan, &mut self.states, &mut self.ledger, self.now.wall);
+        let down = write(&plan, &mut self.states, &mut self.ledger, self.now.wall);
+        self.takes += u64::from(!down.is_empty());
         self.check_write(leader, &before);
         before != self.states
     }
@@ -272,6 +279,7 @@ impl World {
 #[test]
 fn no_rule_loses_its_last_entry_and_nothing_stays_down() {
     let sequences = number_from("HEADGATE_SEQUENCES").unwrap_or(DEFAULT_SEQUENCES);
+    let (mut takes, mut holds) = (0, 0);
     for seed in 0..sequences {
         let result = std::panic::catch_unwind(|| {
             let mut random = Random::new(seed);
@@ -280,11 +288,16 @@ fn no_rule_loses_its_last_entry_and_nothing_stays_down() {
                 world.step(&mut random);
             }
             world.calm_down(&mut random);
+            (world.takes, world.holds)
         });
-        if let Err(panic) = result {
-            eprintln!("sequence {seed} failed");
-            std::panic::resume_unwind(panic);
+        match result {
+            Ok(counts) => (takes, holds) = (takes + counts.0, holds + counts.1),
+            Err(panic) => {
+                eprintln!("sequence {seed} failed");
+                std::panic::resume_unwind(panic);
+            }
         }
     }
-    println!("{sequences} sequences of {STEPS} steps");
+    println!("{sequences} sequences of {STEPS} steps: {takes} writes of Down, {holds} plans that held an entry back");
+    assert!(takes > 0 && holds > 0);
 }
