@@ -2,8 +2,6 @@
 //! defects of cloud-provider-azure's updater, each with a story that shows its absence. The rules themselves are tested in
 //! `crates/controller/tests/rules`.
 
-use std::collections::BTreeSet;
-
 use headgate_azure_emulator::{Deviation, Settings};
 use headgate_controller::local_pools::LocalPoolsTarget;
 use headgate_controller::pool::ListScope;
@@ -11,7 +9,7 @@ use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{SECOND, address, entries, is_own, load_balancer, pool_path, scope};
+use super::super::world::{SECOND, address, entries, load_balancer, pool_path, scope};
 use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of, several_load_balancers};
 use super::operations::{NODE_POOL, cluster_with};
 
@@ -190,30 +188,6 @@ async fn load_balancers_in_a_resource_group_of_their_own_are_updated() {
         [("node-2".to_owned(), address(2, false))]
     );
     assert_eq!(cluster.events("web").await, [1, 0, 0]);
-}
-
-/// A pool was written from a list that was older than another client's write.
-#[tokio::test(start_paused = true)]
-async fn members_are_written_from_a_fresh_read() {
-    let cluster = LocalCluster::start().await;
-    cluster.tick().await;
-    let path = pool_path("kubernetes", "default-web");
-    let mut pool = cluster.world.get(&path).await;
-    let list = pool["properties"]["loadBalancerBackendAddresses"]
-        .as_array_mut()
-        .unwrap();
-    list.push(json!({"name": "appliance", "properties": {"ipAddress": "192.168.7.7"}}));
-    pool["properties"]["drainPeriodInSeconds"] = json!(17);
-    assert!(cluster.world.put(&path, &pool, None).await.status().is_success());
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    let pool = cluster.world.get(&path).await;
-    let names: BTreeSet<_> = members(&pool).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["appliance".to_owned(), "node-2".to_owned()].into());
-    assert_eq!(pool["properties"]["drainPeriodInSeconds"], 17);
-    let journal = cluster.world.puts();
-    let own = journal.iter().find(|put| is_own(put));
-    assert!(own.unwrap()["ifMatch"].is_string());
 }
 
 /// Issue 9839: the updater raced the reconcile loop of its own process, and its writes failed with 412. Here ARM also refuses a write

@@ -121,6 +121,11 @@ async fn members_with_a_signal_join_as_down_except_those_that_the_minimum_needs(
         assert_eq!(in_service_of_each_put(&cluster), [names], "{members:?}");
         let is_held = hold_pools(&cluster, 2).await.is_some();
         assert_eq!(is_held, in_service.contains(&2), "{members:?}");
+        for number in members {
+            cluster.world.taint(*number, &[]).await;
+        }
+        sleep(10 * SECOND).await;
+        assert_eq!(down(&cluster), [""; 0], "the ledger has them");
     }
 }
 

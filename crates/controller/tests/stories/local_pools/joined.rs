@@ -15,22 +15,6 @@ fn down(cluster: &LocalCluster) -> Vec<String> {
     cluster.world.down("kubernetes", "default-web").into_iter().collect()
 }
 
-#[tokio::test(start_paused = true)]
-async fn node_with_a_signal_joins_as_down_and_is_restored_later() {
-    let cluster = LocalCluster::start().await;
-    cluster.world.taint(2, &[SIGNAL]).await;
-    cluster.set_slice("web", "web-1", &[1, 2]).await;
-    cluster.tick().await;
-    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
-    assert_eq!(down(&cluster), ["node-2"]);
-    assert_eq!(cluster.puts(), 1, "it was never in rotation");
-    let ledger = cluster.world.ledger().await.to_string();
-    assert!(ledger.contains("10.0.0.2"), "{ledger}");
-    cluster.world.taint(2, &[]).await;
-    sleep(10 * SECOND).await;
-    assert!(down(&cluster).is_empty());
-}
-
 /// A member that is removed loses its connections at once; one that is `Down` keeps those that are open.
 #[tokio::test(start_paused = true)]
 async fn member_of_a_node_that_is_being_deleted_is_down_for_minutes_before_it_leaves() {

@@ -122,23 +122,3 @@ async fn failure_leaves_the_state_and_is_reported_and_retried() {
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
     assert_eq!(cluster.notes(FAILED, "node-2").await.len(), 1);
 }
-
-#[tokio::test(start_paused = true)]
-async fn spot_eviction_survives_the_leader() {
-    let mut cluster = TestCluster::new(3).await;
-    cluster.taint(3, &[DRAINING]);
-    cluster.settle(&["node-3"]).await;
-    let before = cluster.puts().len();
-    cluster.kill();
-    cluster.lead(super::super::world::ENFORCE).await;
-    sleep(60 * SECOND).await;
-    assert_eq!(cluster.puts().len(), before, "it is Down already");
-    assert_eq!(
-        cluster.event_counts().await.values().sum::<usize>(),
-        1,
-        "the event exists already"
-    );
-    cluster.taint(3, &[]);
-    cluster.settle(&[]).await;
-    assert_eq!(cluster.notes(NONE, "node-3").await.len(), 1);
-}

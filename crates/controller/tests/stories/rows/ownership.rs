@@ -128,4 +128,5 @@ async fn handover_leaves_no_partial_write() {
     );
     cluster.taint(2, &[]);
     cluster.settle(&[]).await;
+    assert_eq!(cluster.notes(NONE, "node-2").await.len(), 1);
 }

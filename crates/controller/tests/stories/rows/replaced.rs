@@ -24,15 +24,6 @@ async fn recreated_node_does_not_inherit_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_recreated_at_once_does_not_inherit_down() {
-    let cluster = TestCluster::with_node_2_down().await;
-    // The watch delivers both events together.
-    cluster.world.remove_node(2).await;
-    cluster.world.add_node(2).await;
-    cluster.settle(&[]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn recreated_node_does_not_inherit_down_of_a_dead_leader() {
     for how in ["killed", "stopped", "killed before its event"] {
         let mut cluster = TestCluster::new(3).await;
