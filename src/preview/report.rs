@@ -283,14 +283,9 @@ fn steps(maintenance: &Maintenance<'_>, leaving: &[&PodFacts]) -> Vec<StepRow> {
 
 fn blocked(snapshot: &PreviewSnapshot, nodes: &[&Node], leaving: &[&PodFacts]) -> Vec<BlockedPodRow> {
     let ready: BTreeMap<&str, bool> = nodes.iter().map(|node| (node.name.as_str(), node.ready)).collect();
-    // Pods of DaemonSets are deleted, and budgets do not concern them.
-    let budgets_of = |pod: &PodFacts| match pod.pod_type {
-        PodType::DaemonSet => &[][..],
-        _ => snapshot.budgets.as_slice(),
-    };
     let rows = leaving.iter().filter_map(|pod| {
         let is_ready = ready.get(pod.node.as_str()).copied().unwrap_or(false);
-        let (reason, message) = blocker(pod, None, budgets_of(pod), is_ready, snapshot.now)?;
+        let (reason, message) = blocker(pod, None, &snapshot.budgets, is_ready, snapshot.now)?;
         Some(BlockedPodRow {
             pod: full_name(pod),
             node: pod.node.clone(),

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::names::{MAX_BLOCKERS, MAX_MESSAGE_BYTES};
-use crate::api::{BlockedPod, Blocker, BlockerReason, Evacuation};
+use crate::api::{BlockedPod, Blocker, BlockerReason, Evacuation, PodType};
 use crate::rollout::{self, RolloutReason, progress};
 use crate::snapshot::{BudgetFacts, PodFacts};
 
@@ -22,9 +22,11 @@ pub fn blocker(
     if let Some(until) = pod.terminating_until {
         return (now > until).then(|| (BlockerReason::Terminating, terminating(pod, node_is_ready)));
     }
+    // Pods of DaemonSets are deleted, whatever budgets say.
+    let is_evicted = pod.pod_type != PodType::DaemonSet;
     let budgets: Vec<_> = budgets
         .iter()
-        .filter(|budget| budget.selects(&pod.namespace, &pod.labels))
+        .filter(|budget| is_evicted && budget.selects(&pod.namespace, &pod.labels))
         .collect();
     match budgets.as_slice() {
         [] => {}

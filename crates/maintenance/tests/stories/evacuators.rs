@@ -74,6 +74,8 @@ async fn an_evacuation_of_another_instigator_for_a_pod_of_a_daemon_set_blocks_no
 async fn a_pod_of_a_daemon_set_whose_deletion_is_refused_is_a_blocker_until_it_is_deleted() {
     let mut world = World::new(&["one"]).await;
     world.daemon_pod("one", "log", false).await;
+    // No budget keeps it.
+    world.budget("log", "log", 0).await;
     let leader = world.lead().await;
     leader.faults.set_for(Fault::Status(403), deletes_log);
     world.observe_out("one");
