@@ -34,7 +34,7 @@ pub struct NodeMaintenanceStatus {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
     pub drain_plan: Vec<DrainPlanEntry>,
-    /// The entry of drainPlan that this maintenance has reached, from 0. Set from the Drain stage on.
+    /// The entry of drainPlan that this maintenance has reached, from 0. Set from the Drain stage on. It begins anew when a node joins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 43))]
     pub drain_plan_index: Option<i32>,

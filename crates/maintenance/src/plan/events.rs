@@ -5,6 +5,7 @@ use crate::drain_plan::DrainTargets;
 
 use super::action::{Action, Event, EventReason};
 use super::conditions::{self, is_true};
+use super::message::named;
 use super::phase::{Maintenance, Phase, is_completed};
 use super::view::{View, previous_status};
 
@@ -88,10 +89,9 @@ fn fast_forwards(
         let position = view.progress.targets(node).and_then(DrainTargets::position);
         if is_new && position > Some(own.position()) {
             let others: Vec<_> = view.progress.on(node).filter(|other| other.name != own.name).collect();
-            let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
             let note = format!(
-                "Node {node} is further on than this drain plan, because of older {}; pods of earlier entries leave at once",
-                names.join(", ")
+                "Node {node} is further on than this drain plan, because of {}; pods of earlier entries leave at once",
+                named(&others, own)
             );
             record(Some(node), EventReason::FastForwarded, note);
         }

@@ -51,12 +51,29 @@ fn evacuating(progress: &Progress, own: &Participant, node: &str, target: Positi
             }
             format!("Evacuating (limited by {})", holders.join(", "))
         }
-        Ordering::Greater => match at(target) {
-            // The maintenance that raised the targets is further on in its plan, or gone.
-            holders if holders.is_empty() => "Evacuating (fast-forwarded by older maintenance)".to_owned(),
-            holders => format!("Evacuating (fast-forwarded by older {})", holders.join(", ")),
-        },
+        Ordering::Greater => {
+            // The maintenance that raised the targets may be further on in its plan, or gone; and the own plan begins anew with a new node.
+            let reached = others()
+                .map(Participant::position)
+                .filter(|position| *position >= target);
+            let Some(first) = reached.min() else {
+                return "Evacuating".to_owned();
+            };
+            let ahead: Vec<_> = others().filter(|other| other.position() == first).collect();
+            format!("Evacuating (fast-forwarded by {})", named(&ahead, own))
+        }
     }
+}
+
+/// The names of others that are further on, "older" where all of them are.
+pub(super) fn named(others: &[&Participant], own: &Participant) -> String {
+    let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
+    let older = if others.iter().all(|other| other.age() < own.age()) {
+        "older "
+    } else {
+        ""
+    };
+    format!("{older}{}", names.join(", "))
 }
 
 /// That all pods of a node leave at once.

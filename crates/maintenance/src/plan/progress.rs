@@ -37,6 +37,11 @@ impl Participant {
         self.plan.position(self.cursor)
     }
 
+    /// When it was created, and its name: the order of maintenances by age.
+    pub(super) fn age(&self) -> (Timestamp, &str) {
+        (self.created, &self.name)
+    }
+
     fn intersects(&self, other: &Self) -> bool {
         !self.nodes.is_disjoint(&other.nodes)
     }
@@ -52,7 +57,7 @@ pub struct Progress {
 impl Progress {
     /// Continues from the targets that the nodes had. A maintenance that is new on a node is fast-forwarded there.
     pub fn new(mut participants: Vec<Participant>, reached: BTreeMap<String, DrainTargets>) -> Self {
-        participants.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        participants.sort_by(|a, b| a.age().cmp(&b.age()));
         let nodes: BTreeSet<_> = participants.iter().flat_map(|one| &one.nodes).collect();
         let targets = reached.into_iter().filter(|(node, _)| nodes.contains(node)).collect();
         let mut progress = Self { participants, targets };

@@ -1,7 +1,8 @@
 //! Cursors, targets and messages of random drains, compared with those of a second implementation of the same rules.
 //!
 //! `model.json` has what that implementation, written in another language from the text of the KEP alone, gave for random
-//! plans, nodes and pods left. A message is null where it has no words: the maintenance that raised a target is further on.
+//! plans, nodes and pods left, but for "older" where that is not true. A message is null where it has no words: the maintenance that raised a
+//! target is further on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
