@@ -44,7 +44,9 @@ pub struct Gate {
     pub status: LoadBalancerStatus,
     /// Whether Evacuations may be created.
     pub is_open: bool,
-    /// When the gate may open by time alone.
+    /// Whether it waits for a confirmation for longer than `confirmationTimeoutSeconds`, or half of the time until the deadline.
+    pub is_late: bool,
+    /// When time alone may open the gate, or makes it late.
     pub wake_at: Option<Timestamp>,
     /// What the gate waits for, in words; empty where it is open.
     pub waiting_for: String,
@@ -78,16 +80,9 @@ impl Gate {
         let anew_if = |is_lost: bool| if is_lost { input.now } else { wait_start_time };
         if !input.is_isolated {
             // A read from before the cordon says nothing.
-            return Self::pending(
-                anew_if(before.is_some() || timed_out),
-                None,
-                None,
-                format!(
-                    "the cordon and the maintenance taint{}",
-                    input.refused.map(|why| format!(": {why}")).unwrap_or_default()
-                ),
-                None,
-            );
+            let why = input.refused.map(|why| format!(": {why}")).unwrap_or_default();
+            let waiting_for = format!("the cordon and the maintenance taint{why}");
+            return Self::pending(input, anew_if(before.is_some() || timed_out), None, None, waiting_for);
         }
         match input.observation {
             // Once it goes on without, it goes on.
@@ -153,6 +148,7 @@ impl Gate {
                 Some(confirmed_time),
             ),
             is_open: false,
+            is_late: false,
             wake_at: Some(wake_at),
             waiting_for,
             opened_without: None,
@@ -170,35 +166,30 @@ impl Gate {
             LoadBalancerConfirmation::BestEffort => Some(wait_start_time),
             LoadBalancerConfirmation::Required => held_back_time,
         };
-        let timeout = SignedDuration::from_secs(i64::from(input.settings.confirmation_timeout_seconds));
-        let gives_up_at = counts_from.map(|from| add(from, at_most_half(timeout, from, input.deadline)));
-        if gives_up_at.is_some_and(|at| input.now >= at) {
+        if counts_from.is_some_and(|from| input.now >= late_at(input, from)) {
             return Self::timed_out(wait_start_time, Some(waiting_for));
         }
-        Self::pending(
-            wait_start_time,
-            confirmed_time,
-            held_back_time,
-            waiting_for,
-            gives_up_at,
-        )
+        Self::pending(input, wait_start_time, confirmed_time, held_back_time, waiting_for)
     }
 
     fn pending(
+        input: &GateInput<'_>,
         wait_start_time: Timestamp,
         confirmed_time: Option<Timestamp>,
         held_back_time: Option<Timestamp>,
         waiting_for: String,
-        wake_at: Option<Timestamp>,
     ) -> Self {
         let status = status(LoadBalancerState::Pending, wait_start_time, None, confirmed_time);
+        let times = [Some(wait_start_time), held_back_time].into_iter().flatten();
+        let times = times.map(|from| late_at(input, from));
         Self {
             status: LoadBalancerStatus {
                 held_back_time: held_back_time.map(Time),
                 ..status
             },
             is_open: false,
-            wake_at,
+            is_late: input.now >= late_at(input, wait_start_time),
+            wake_at: times.filter(|at| *at > input.now).min(),
             waiting_for,
             opened_without: None,
         }
@@ -208,6 +199,7 @@ impl Gate {
         Self {
             status: status(LoadBalancerState::TimedOut, wait_start_time, None, None),
             is_open: true,
+            is_late: false,
             wake_at: None,
             waiting_for: String::new(),
             opened_without,
@@ -218,6 +210,7 @@ impl Gate {
         Self {
             status: status(LoadBalancerState::Out, wait_start_time, down_time, Some(confirmed_time)),
             is_open: true,
+            is_late: false,
             wake_at: None,
             waiting_for: String::new(),
             opened_without: None,
@@ -238,6 +231,12 @@ fn status(
         down_time: down_time.map(Time),
         confirmed_time: confirmed_time.map(Time),
     }
+}
+
+/// When the time to wait for a confirmation from then on is over.
+fn late_at(input: &GateInput<'_>, from: Timestamp) -> Timestamp {
+    let timeout = SignedDuration::from_secs(i64::from(input.settings.confirmation_timeout_seconds));
+    add(from, at_most_half(timeout, from, input.deadline))
 }
 
 /// Before a deadline, half of the time that is left is for the load balancer at each of its steps, the rest for the pods.

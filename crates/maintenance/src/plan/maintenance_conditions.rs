@@ -7,7 +7,6 @@ use headgate_core::node::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::api::{LoadBalancerState, NodeMaintenanceStatus, Stage};
-use crate::deadline::hurries_from;
 
 use super::blockers::bounded;
 use super::conditions::{self, Conditions};
@@ -138,24 +137,23 @@ fn blocked(
         conditions.set(conditions::BLOCKED, true, "NodeWriteFailed", message);
         return;
     }
-    let timeout = i64::from(maintenance.object.spec.load_balancer.confirmation_timeout_seconds);
-    let hurries = hurries_from(maintenance.object).is_some_and(|from| view.now >= from);
     let is_late = |node: &&str| {
-        let gate = view.gates.get(&(*node, maintenance.name)).map(|gate| &gate.status);
-        let since = gate.filter(|status| status.state == LoadBalancerState::Pending);
-        let since = since.and_then(|status| status.wait_start_time.as_ref());
-        since.is_some_and(|since| hurries || view.now.duration_since(since.0).as_secs() >= timeout)
+        view.gates
+            .get(&(*node, maintenance.name))
+            .is_some_and(|gate| gate.is_late)
     };
     let late: Vec<_> = maintenance.nodes.iter().map(String::as_str).filter(is_late).collect();
     if late.is_empty() {
         conditions.set(conditions::BLOCKED, false, "NotBlocked", String::new());
     } else {
-        let time = if hurries {
-            "in half of the time until the deadline".to_owned()
+        let timeout = maintenance.object.spec.load_balancer.confirmation_timeout_seconds;
+        let or_half = if late.iter().any(|node| view.deadlines.contains_key(node)) {
+            ", or half of the time until the deadline"
         } else {
-            format!("for {timeout} s")
+            ""
         };
-        let message = first_of(&format!("not confirmed out of the load balancers {time}"), &late);
+        let what = format!("not confirmed out of the load balancers within {timeout} s{or_half}");
+        let message = first_of(&what, &late);
         conditions.set(conditions::BLOCKED, true, "LoadBalancerNotConfirmed", message);
     }
 }

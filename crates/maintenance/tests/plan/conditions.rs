@@ -94,11 +94,13 @@ fn what_needs_someone_blocks() {
         "1 pod cannot leave, first shop/pod-0001 on one: no Evacuation: no quota"
     );
     let refused = std::mem::take(&mut world.snapshot.refused_evacuations);
+    assert_eq!(world.plan().wake_at, Some(world.now + SignedDuration::from_secs(600)));
     pass(&mut world, 600);
     assert_eq!(
         world.condition("m", "Blocked"),
         Some(("True", "LoadBalancerNotConfirmed"))
     );
+    assert_eq!(world.plan().wake_at, None);
     world.observe("one", NodeTraffic::Out { since: None });
     world.settle();
     // What was refused before has an Evacuation by now.

@@ -5,6 +5,7 @@ use headgate_maintenance::api::{LoadBalancerState, PodType, Stage};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::gate::announce_eviction;
 use crate::world::{World, pass};
 
 /// A node with a pod of each step of the order, and a maintenance that has so many seconds.
@@ -82,24 +83,31 @@ fn blocked(world: &World) -> (&str, &str) {
 
 #[test]
 fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_half_of_the_time_on() {
-    let (mut world, _) = taken(60);
-    let in_service = NodeTraffic::InService {
-        detail: "pool web".to_owned(),
-    };
-    world.observe("one", in_service);
-    world.settle();
-    pass(&mut world, 29);
-    assert_eq!(blocked(&world).0, "False");
-    pass(&mut world, 1);
-    for _ in 0..2 {
-        assert_eq!(world.evacuated_pods().len(), 0);
-        assert_eq!(blocked(&world), ("True", "LoadBalancerNotConfirmed"));
-        pass(&mut world, 60);
+    // By the maintenance, by an eviction notice, by a maintenance with a longer time.
+    for (notice, seconds, half) in [(false, 60, 30), (true, 3600, 15), (false, 3600, 600)] {
+        let (mut world, created) = taken(seconds);
+        let in_service = NodeTraffic::InService {
+            detail: "pool web".to_owned(),
+        };
+        world.observe("one", in_service);
+        if notice {
+            announce_eviction(&mut world, "one");
+        }
+        world.settle();
+        assert_eq!(world.plan().wake_at, Some(created + SignedDuration::from_secs(half)));
+        pass(&mut world, half - 1);
+        assert_eq!(blocked(&world).0, "False");
+        pass(&mut world, 1);
+        for _ in 0..2 {
+            assert_eq!(world.evacuated_pods().len(), 0);
+            assert_eq!(blocked(&world), ("True", "LoadBalancerNotConfirmed"));
+            pass(&mut world, 60);
+        }
+        world.observe("one", NodeTraffic::Out { since: None });
+        world.settle();
+        assert_eq!(blocked(&world).0, "False");
+        assert!(!world.evacuated_pods().is_empty());
     }
-    world.observe("one", NodeTraffic::Out { since: None });
-    world.settle();
-    assert_eq!(blocked(&world).0, "False");
-    assert_eq!(world.evacuated_pods().len(), 3);
 }
 
 #[test]
