@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_core::clock::whole_seconds;
 use headgate_core::node::Node;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use crate::api::Stage;
@@ -108,7 +108,14 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let drained = view.maintenances.iter().filter(|one| one.phase == Phase::Drain);
     let hurried = drained.filter_map(|one| hurries_from(one.object));
     let hurried = hurried.filter(|from| *from > view.now);
-    plan.wake_at = gates.chain(hurried).chain(view.starting_until).min();
+    let leaving = view.progress.nodes().flat_map(|(node, _)| view.pods_of(node));
+    let terminating = leaving
+        .filter(|pod| pod.has_to_leave())
+        .filter_map(|pod| pod.terminating_until);
+    // A pod that is still there then is a blocker.
+    let overdue = terminating.filter_map(|until| until.checked_add(SignedDuration::from_secs(1)).ok());
+    let overdue = overdue.filter(|at| *at > view.now);
+    plan.wake_at = gates.chain(hurried).chain(overdue).chain(view.starting_until).min();
     plan
 }
 

@@ -427,6 +427,9 @@ fn a_pod_without_an_evacuation_that_does_not_end_blocks() {
     assert_eq!((status.pods_pending_evacuation, status.blockers_total), (3, 1));
     assert_eq!(status.blockers[0].pod_ref.name, "pod-0001");
     assert_eq!(world.condition("m", "Blocked"), Some(("True", "Terminating")));
+    assert_eq!(world.plan().wake_at, Some(now + SignedDuration::from_secs(61)));
+    pass(&mut world, 61);
+    assert_eq!(world.status("m", "one").blockers_total, 2);
 }
 
 #[test]
