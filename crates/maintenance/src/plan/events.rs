@@ -23,10 +23,14 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
     };
     for stage in &status.stage_statuses {
         if !before.stage_statuses.iter().any(|started| started.name == stage.name) {
+            let held_back = match maintenance.held_back.len() {
+                0 => String::new(),
+                nodes => format!(" ({nodes} held back)"),
+            };
             let note = format!(
-                "Stage {} started on {} nodes",
+                "Stage {} started on {} nodes{held_back}",
                 stage.name.as_str(),
-                status.selected_nodes
+                maintenance.nodes.len()
             );
             record(None, EventReason::StageStarted, note);
         }
@@ -61,11 +65,11 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
             record(Some(name), kind, note);
         }
         if became(conditions::DRAINED) {
-            record(
-                None,
-                EventReason::Drained,
-                format!("All pods have left {} nodes", status.selected_nodes),
-            );
+            let note = match status.selected_nodes {
+                0 => "All pods have left; the nodes are gone".to_owned(),
+                nodes => format!("All pods have left {nodes} nodes"),
+            };
+            record(None, EventReason::Drained, note);
         }
     }
     if is_completed(status) && !is_completed(&before) {

@@ -54,6 +54,8 @@ fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
     ] {
         assert_eq!(world.message(maintenance, node), message, "{maintenance} {node}");
     }
+    let mut notes = world.events.iter().map(|event| event.note.as_str());
+    assert!(notes.any(|note| note == "Stage Drain started on 2 nodes (1 held back)"));
     // The two that it has are drained; the maintenance is not.
     for kind in ["Drained", "LoadBalancerOut"] {
         assert_eq!(world.condition("old", kind), Some(("False", "HeldBack")), "{kind}");

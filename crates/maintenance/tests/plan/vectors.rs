@@ -348,6 +348,8 @@ fn nodes_that_are_deleted_in_a_drain_are_drained_and_those_that_stop_to_match_ar
     };
     let mut deleted = drained(true);
     assert_eq!(deleted.condition("m", "Drained").unwrap().0, "True");
+    let last = deleted.events.last().unwrap();
+    assert_eq!(last.note, "All pods have left; the nodes are gone");
     assert_eq!(deleted.condition("m", "AllNodesSelected").unwrap().0, "False");
     let unmatched = drained(false);
     assert_eq!(unmatched.condition("m", "Drained"), Some(("False", "NoNodes")));
