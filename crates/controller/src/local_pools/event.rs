@@ -1,4 +1,5 @@
-//! Events on Services, with the reasons and messages of cloud-provider-azure (pull request 10635).
+//! Events on Services, with the reasons and messages of cloud-provider-azure's accepted design (pull request 10417); that of a retry is from
+//! its implementation (10635). Of a terminal failure they also say when headgate tries again.
 
 use headgate_core::telemetry::words;
 
@@ -43,7 +44,11 @@ pub(crate) fn retrying_message(error: &str) -> String {
 }
 
 pub(crate) fn terminal_message(error: &str) -> String {
-    format!("Backend pool update failed (non-retriable): {}.", without_period(error))
+    format!(
+        "Backend pool update failed (non-retriable): {}. It is tried again in 5 min, or after an endpoint change for the \
+         Service.",
+        without_period(error)
+    )
 }
 
 pub(crate) fn exhausted_message(retries: u32, error: &str) -> String {
@@ -74,7 +79,11 @@ mod tests {
         }
         assert_eq!(updated_message(), "Load balancer backend pool updated successfully");
         assert_eq!(retrying_message("E"), "Backend pool update failed, will retry: E.");
-        assert_eq!(terminal_message("E"), "Backend pool update failed (non-retriable): E.");
+        assert_eq!(
+            terminal_message("E"),
+            "Backend pool update failed (non-retriable): E. It is tried again in 5 min, or after an endpoint change for the \
+             Service."
+        );
         assert_eq!(retrying_message("E."), "Backend pool update failed, will retry: E.");
         assert_eq!(
             exhausted_message(3, "E"),
