@@ -134,7 +134,7 @@ pub struct EvacuationStatus {
     #[schemars(length(max = 4000))]
     #[serde(default)]
     pub message: String,
-    /// Conditions, of the types EvictionFailed, Invalid and RolloutRestarted.
+    /// Conditions, of the types EvictionFailed and RolloutRestarted.
     #[schemars(schema_with = "schema::conditions")]
     #[serde(default)]
     pub conditions: Vec<Condition>,
