@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_controller::other_nodes::OtherNodes;
+use headgate_core::changed;
 use headgate_core::node::{Node, TrafficByNode};
 use headgate_kubernetes::leader::{NodeSummary, Term};
 use headgate_kubernetes::{Objects, TermStores};
@@ -64,9 +65,7 @@ async fn report_nodes(term: &Term, own: &str, mut nodes: watch::Receiver<Objects
     loop {
         let reported = nodes.borrow_and_update().as_ref().map(|nodes| summary(nodes, own));
         term.report_nodes(reported);
-        if nodes.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        changed(&mut nodes).await;
     }
 }
 

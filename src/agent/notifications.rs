@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use headgate_agent::health::VerdictInputs;
 use headgate_agent::notify::{Metrics, Notice, Notifier, Webhook, deliver, queue};
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use headgate_core::node::Source;
 use headgate_http::client::TrustedRoots;
@@ -100,13 +101,10 @@ pub(super) async fn report_signals(
             });
         }
         let deadline = reported.next_deadline(&present);
-        let is_running = tokio::select! {
-            changed = inputs.node.changed() => changed.is_ok(),
-            changed = inputs.notices.changed() => changed.is_ok(),
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => true,
-        };
-        if !is_running {
-            return std::future::pending().await;
+        tokio::select! {
+            () = changed(&mut inputs.node) => {}
+            () = changed(&mut inputs.notices) => {}
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {}
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_agent::spot::{EventsSnapshot, Timing, TrackedNotice};
 use headgate_core::node::{AzureNotice, NodeReport, Signal, SignalMatcher};
-use headgate_core::publish_if_changed;
+use headgate_core::{changed, publish_if_changed};
 use headgate_kubernetes::{EventKind, EventSink, FieldIntents};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -129,10 +129,7 @@ async fn publish_signals(
         let mut signals = snapshots.borrow_and_update().signals();
         signals.retain(|signal, _| counts(signal));
         publish_if_changed(&notices, signals);
-        if snapshots.changed().await.is_err() {
-            // The poll ended: the agent stops, and aborts this task.
-            return std::future::pending().await;
-        }
+        changed(&mut snapshots).await;
     }
 }
 

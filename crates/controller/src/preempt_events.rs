@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_agent::spot::{TaintChange, edit_for_event, has_ended};
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use headgate_core::node::DRAINING_TAINT;
 use headgate_kubernetes::{
@@ -98,11 +99,7 @@ impl PreemptEvents {
                         Some(_) => {}
                         None => return std::future::pending().await,
                     },
-                    changed = targets.changed() => {
-                        if changed.is_err() {
-                            // The watch of the Nodes ends with the term, and so does this task.
-                            return std::future::pending().await;
-                        }
+                    () = changed(&mut targets) => {
                         let targets = targets.borrow_and_update();
                         let before = std::mem::replace(&mut tainted, tainted_nodes(targets.as_deref()));
                         let is_any_new = observe_nodes(&mut locked(&memory).latest, targets.as_deref());

@@ -9,4 +9,4 @@ pub mod settings;
 pub mod telemetry;
 pub mod throttle;
 
-pub use publish::publish_if_changed;
+pub use publish::{changed, publish_if_changed};

@@ -7,6 +7,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use headgate_core::node::{MarkerFact, NodeObjectState, NodeReport};
 use headgate_kubernetes::FieldIntents;
@@ -59,14 +60,10 @@ impl ProbesMarker {
             } else {
                 COUNT_INTERVAL
             };
-            let is_running = tokio::select! {
-                changed = self.inputs.node.changed() => changed.is_ok(),
-                changed = self.inputs.notices.changed() => changed.is_ok(),
-                () = sleep(pause) => true,
-            };
-            if !is_running {
-                // A sender was dropped: the process stops, and aborts this task.
-                return std::future::pending().await;
+            tokio::select! {
+                () = changed(&mut self.inputs.node) => {}
+                () = changed(&mut self.inputs.notices) => {}
+                () = sleep(pause) => {}
             }
         }
     }

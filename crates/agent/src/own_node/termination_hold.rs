@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use headgate_core::telemetry::{MetricTable, words};
 use kube::Client;
@@ -83,10 +84,8 @@ async fn wait_for_release(mut reports: watch::Receiver<NodeReport>, timeout: Dur
             if let Some(reason) = reason {
                 return reason;
             }
-            if reports.changed().await.is_err() {
-                // The watch has ended; only the timeout is left.
-                return std::future::pending().await;
-            }
+            // Only the timeout is left once the watch has ended.
+            changed(&mut reports).await;
         }
     };
     if let Ok(reason) = timeout_at(Instant::now() + timeout, released).await {

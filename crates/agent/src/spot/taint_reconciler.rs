@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
 use headgate_kubernetes::{Edited, FieldIntents, NodeIntent, Shown};
@@ -37,14 +38,10 @@ pub async fn reconcile_taint(
             None => removal_delay(&report, &snapshot, now),
         };
         intents.publish(intent.map(|intent| (name.clone(), intent)).into_iter().collect());
-        let is_running = tokio::select! {
-            changed = reports.changed() => changed.is_ok(),
-            changed = snapshots.changed() => changed.is_ok(),
-            () = sleep(recheck_after.unwrap_or_default()), if recheck_after.is_some() => true,
-        };
-        if !is_running {
-            // A sender was dropped: the process stops, and aborts this task.
-            return std::future::pending().await;
+        tokio::select! {
+            () = changed(&mut reports) => {}
+            () = changed(&mut snapshots) => {}
+            () = sleep(recheck_after.unwrap_or_default()), if recheck_after.is_some() => {}
         }
     }
 }

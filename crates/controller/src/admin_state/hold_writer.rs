@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::changed;
 use headgate_core::node::{HOLD_ANNOTATION, HOLD_TTL, NodeHold};
 use headgate_kubernetes::{Edited, FieldIntents, NodeIntent, Shown};
 use jiff::Timestamp;
@@ -40,13 +41,9 @@ pub(super) async fn publish_holds(
         if let Some(desired) = desired {
             intents.publish(hold_intents(&desired, &recorded));
         }
-        let is_running = tokio::select! {
-            changed = holds.changed() => changed.is_ok(),
-            changed = targets.changed() => changed.is_ok(),
-        };
-        if !is_running {
-            // The controller ends with the term, and so does this task.
-            std::future::pending::<()>().await;
+        tokio::select! {
+            () = changed(&mut holds) => {}
+            () = changed(&mut targets) => {}
         }
     }
 }

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use headgate_core::changed;
 use headgate_kubernetes::FieldIntents;
 use headgate_kubernetes::MarkerState;
 use tokio::sync::watch;
@@ -35,9 +36,6 @@ pub(super) async fn publish_markers(
         let confirmed = states.values().filter(|state| state.is_confirmed()).count();
         let intent = |(name, state): (&String, &MarkerState)| (name.clone(), state.intent(confirmed));
         intents.publish(states.iter().map(intent).collect());
-        if markers.changed().await.is_err() {
-            // The controller ends with the term, and so does this task.
-            return std::future::pending().await;
-        }
+        changed(&mut markers).await;
     }
 }

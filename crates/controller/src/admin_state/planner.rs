@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, ArmError, PoolId};
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
@@ -145,15 +146,11 @@ impl LoadBalancerPlanner {
 impl Planner for LoadBalancerPlanner {
     async fn changed(&mut self) {
         loop {
-            let (changed, is_about_nodes) = tokio::select! {
-                changed = self.targets.changed() => (changed, true),
-                changed = self.services.changed() => (changed, false),
+            let is_about_nodes = tokio::select! {
+                () = changed(&mut self.targets) => true,
+                () = changed(&mut self.services) => false,
                 () = members_changed(&mut self.members) => return,
             };
-            if changed.is_err() {
-                // The watches end with the term, and so does this task.
-                std::future::pending::<()>().await;
-            }
             let targets = self.targets.borrow();
             let targets = targets.as_ref();
             // What headgate writes on a Node leads to no other plan, unless holds decided, and what serves counts beside a signal only.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use headgate_azure::LoadBalancerId;
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use headgate_core::node::TrafficByNode;
 use headgate_kubernetes::leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
@@ -524,10 +525,7 @@ async fn write_ledger(ledger: LedgerStore) {
             ledger.flush().await
         };
         match written {
-            Ok(()) => match timeout(LEDGER_VERIFY_INTERVAL, changes.changed()).await {
-                Ok(Err(_)) => std::future::pending::<()>().await,
-                in_time => is_verification_due = in_time.is_err(),
-            },
+            Ok(()) => is_verification_due = timeout(LEDGER_VERIFY_INTERVAL, changed(&mut changes)).await.is_err(),
             Err(error) => {
                 tracing::info!(%error, retry_in = ?LEDGER_WRITE_RETRY_INTERVAL, "ledger not written; retrying");
                 sleep(LEDGER_WRITE_RETRY_INTERVAL).await;

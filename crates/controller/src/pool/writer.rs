@@ -21,6 +21,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
+use headgate_core::changed;
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use headgate_kubernetes::leader::{ArmLock, LockError, LockGuard, PermitError, Term};
 use tokio::sync::watch;
@@ -360,12 +361,5 @@ impl PoolWriter {
             sleep(delay).await;
         }
         Phase::Idle
-    }
-}
-
-/// Waits for the next value. The senders end with the term, and so does the writer then.
-async fn changed<T>(values: &mut watch::Receiver<T>) {
-    if values.changed().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::changed;
 use headgate_core::clock::{Clock, Moment};
 use headgate_core::throttle::ThrottledUntil;
 use jiff::SignedDuration;
@@ -315,9 +316,7 @@ impl TermOwner {
 
     /// Waits for a report that [`TermOwner::reports`] has not returned; forever if all handles are gone.
     pub(super) async fn reports_changed(&mut self) {
-        if self.reports.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        changed(&mut self.reports).await;
     }
 }
 

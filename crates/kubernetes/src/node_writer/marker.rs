@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::changed;
 use headgate_core::clock::{Clock, Moment, Observed, age_by_wall_clock};
 use headgate_core::node::{
     ConditionObject, MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition,
@@ -230,10 +231,7 @@ pub async fn expire_marker(
             .map(|(shown, uid)| (name.clone(), expired(uid, shown, ttl)));
         intents.publish(expired.into_iter().collect());
         tokio::select! {
-            changed = reports.changed() => if changed.is_err() {
-                // The watch of the Node has ended: the process stops, and aborts this task.
-                return std::future::pending().await;
-            },
+            () = changed(&mut reports) => {}
             () = sleep_until(expires_at.unwrap_or_else(Instant::now)), if expires_at.is_some() && !is_over => {}
         }
     }

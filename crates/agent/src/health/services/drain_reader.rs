@@ -6,6 +6,7 @@
 //! those of the namespace with the fewest reads under way first, so that many or slow Services of one tenant do not delay the others'. A
 //! read that fails changes nothing: what was read of the Service before expires.
 
+use headgate_core::changed;
 use headgate_core::service::{EndpointSliceObject, NamespacedName, SERVICE_NAME_LABEL};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,7 +87,7 @@ impl DrainReader {
             let pause = if is_at_rest { FORGET_INTERVAL } else { READ_INTERVAL };
             tokio::select! {
                 () = sleep(pause) => {}
-                changed = self.inputs.node.changed() => or_pending(changed).await,
+                () = changed(&mut self.inputs.node) => {}
             }
         }
     }
@@ -125,11 +126,8 @@ impl DrainReader {
                     self.adopt(&service, outcome, is_first_failure);
                 }
                 () = sleep_until(wake_at.unwrap_or(now + READ_INTERVAL)) => {}
-                changed = self.inputs.node.changed() => or_pending(changed).await,
-                changed = self.tables.changed() => {
-                    or_pending(changed).await;
-                    self.forget_others(&mut schedule);
-                }
+                () = changed(&mut self.inputs.node) => {}
+                () = changed(&mut self.tables) => self.forget_others(&mut schedule),
             }
         }
     }
@@ -178,13 +176,6 @@ impl DrainReader {
                     .retain(|service, _| here.contains(service));
             }
         });
-    }
-}
-
-/// Pends for ever once the sender was dropped: the process stops, and aborts this task.
-async fn or_pending(changed: Result<(), watch::error::RecvError>) {
-    if changed.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use headgate_core::changed;
 use headgate_kubernetes::{EventKind, EventSink, service_reference};
 use tokio::sync::watch;
 
@@ -35,10 +36,7 @@ pub async fn publish_port_failures(mut states: watch::Receiver<PortStates>, even
             events.record(about, NOT_STARTED, note);
             reported.insert(key, failure.error);
         }
-        if states.changed().await.is_err() {
-            // The ports are closed: the process stops, and aborts this task.
-            return std::future::pending().await;
-        }
+        changed(&mut states).await;
     }
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_core::changed;
 use headgate_core::clock::Clock;
 use headgate_kubernetes::{Edited, EventKind, EventSink, FieldIntents, NodeIntent, Shown};
 use k8s_openapi::api::core::v1::Node as NodeResource;
@@ -54,13 +55,9 @@ pub async fn delay_deletion(task: DeletionDelayTask) {
             task.timed_out(&report);
         }
         let changes_at = target.changes_at;
-        let is_running = tokio::select! {
-            changed = reports.changed() => changed.is_ok(),
-            () = sleep_until(changes_at.unwrap_or_else(Instant::now)), if changes_at.is_some() => true,
-        };
-        if !is_running {
-            // The watch of the Node has ended: the process stops, and aborts this task.
-            return std::future::pending().await;
+        tokio::select! {
+            () = changed(&mut reports) => {}
+            () = sleep_until(changes_at.unwrap_or_else(Instant::now)), if changes_at.is_some() => {}
         }
     }
 }

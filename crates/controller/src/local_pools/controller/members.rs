@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationTimer, PoolId};
+use headgate_core::changed;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -68,10 +69,7 @@ impl Members {
 
     /// Waits until updates become due.
     pub(crate) async fn changed(&mut self) {
-        if self.source.due.changed().await.is_err() {
-            // The updater ends with the term, and so does this task.
-            std::future::pending::<()>().await;
-        }
+        changed(&mut self.source.due).await;
     }
 
     fn key(&self, pool: &PoolId) -> PoolKey {
