@@ -1,9 +1,9 @@
-//! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `Disabled`,
-//! and the ledger ends up without an entry, also without one that a stale write could bring back.
+//! What has to happen before headgate is deleted from a cluster: maintenances are over, the instances that may lead get the mode `Disabled`
+//! and create no maintenance any more, and the ledger ends up without an entry, also without one that a stale write could bring back.
 //!
 //! A failure after the settings were written leaves the mode `Disabled`, and the error says so: nothing here puts the earlier settings back.
 //! What `headgate verify` left `Down` ends it at once: no leader restores that. Maintenances come before the settings: a drain needs admin
-//! states, and a command that runs out of time because of one has changed nothing.
+//! states, and a command that runs out of time because of one has changed nothing. Those that headgate creates itself end after the settings.
 //! Nothing here writes to Azure. The leader restores what headgate set `Down` once it runs with the new settings (`adminState.mode` in
 //! docs/reference/settings.md), so this needs no credentials but those for the API server. An instance with the earlier settings could set a node
 //! `Down` again after the ledger was seen empty, so the ledger counts only once the rollout of the new settings is complete.
@@ -30,7 +30,7 @@ use serde_json::{Value as Json, json};
 use serde_yaml::{Mapping, Value};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use maintenances::{left_by_maintenances, names_of};
+use maintenances::{left_besides_automatic, left_by_maintenances, names_of};
 pub(crate) use nodes::{Cleaned, clean_nodes};
 
 /// The key of the settings in their `ConfigMap`.
@@ -144,8 +144,10 @@ pub(crate) enum UninstallError {
     },
     /// It failed after the settings were written.
     #[error(
-        "{why}. adminState.mode is Disabled now: pods that have started since set nothing Down, earlier ones still may. To go on with headgate instead, put the earlier settings back \
-         (helm rollback RELEASE REVISION --force-conflicts, where REVISION is the last of its history) and run `kubectl -n {namespace} rollout restart {workload}`"
+        "{why}. adminState.mode is Disabled now, and maintenance.automatic is empty: pods that have started since set nothing Down and create no \
+         maintenance, earlier ones still may. To go on with headgate instead, put the earlier settings back \
+         (helm rollback RELEASE REVISION --force-conflicts, where REVISION is the last of its history) and run \
+         `kubectl -n {namespace} rollout restart {workload}`"
     )]
     LeftDisabled {
         /// Why it failed.
@@ -157,8 +159,8 @@ pub(crate) enum UninstallError {
     },
 }
 
-/// Waits until maintenances have left nothing, sets the mode `Disabled`, rolls the workload, and waits until the rollout is complete and the
-/// ledger has no entry. Reports to `progress` each new reason to wait. May be repeated.
+/// Waits until maintenances of others have left nothing, sets the mode `Disabled`, rolls the workload, and waits until the rollout is complete,
+/// the ledger has no entry and no maintenance has left anything. Reports to `progress` each new reason to wait. May be repeated.
 ///
 /// # Errors
 /// If a write fails, or the time is over.
@@ -190,7 +192,7 @@ pub(crate) async fn prepare_uninstall(
             is_waiting(Some(unread), &mut progress);
             sleep(POLL_INTERVAL).await;
         }
-        while is_waiting(left_by_maintenances(&request.client).await, &mut progress) {
+        while is_waiting(left_besides_automatic(&request.client).await, &mut progress) {
             sleep(POLL_INTERVAL).await;
         }
         let version = set_mode_off(request).await?;
@@ -231,7 +233,7 @@ async fn set_mode_off(request: &UninstallRequest) -> Result<String, UninstallErr
         source,
     })?;
     let text = map.data.as_ref().and_then(|data| data.get(SETTINGS_KEY));
-    let settings = with_mode_disabled(text.map_or("", String::as_str));
+    let settings = settings_for_uninstall(text.map_or("", String::as_str));
     let settings = settings.map_err(|why| UninstallError::Settings {
         name: format!("{}/{}", request.namespace, request.settings),
         why,
@@ -294,7 +296,7 @@ async fn missing(request: &UninstallRequest) -> Option<String> {
         return Some(ending);
     }
     match remaining(read_ledger(request.client.clone()).await) {
-        // One may have been created since the first look.
+        // Those of maintenance.automatic end now, and another may have been created since the first look.
         None => left_by_maintenances(&request.client).await,
         remaining => remaining,
     }
@@ -317,8 +319,8 @@ async fn ending_pods(request: &UninstallRequest) -> Option<String> {
     }
 }
 
-/// The settings with `adminState.mode: Disabled`. Comments are lost.
-fn with_mode_disabled(text: &str) -> Result<String, String> {
+/// The settings with `adminState.mode: Disabled` and without causes of maintenances. Comments are lost.
+fn settings_for_uninstall(text: &str) -> Result<String, String> {
     let parsed: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
     let mut settings = match parsed {
         Value::Null => Mapping::new(),
@@ -335,6 +337,12 @@ fn with_mode_disabled(text: &str) -> Result<String, String> {
         return Err("adminState is not a mapping".to_owned());
     };
     section.insert("mode".into(), AdminStateMode::Disabled.as_str().into());
+    let causes = settings
+        .get_mut("maintenance")
+        .and_then(|section| section.get_mut("automatic"));
+    if let Some(causes) = causes {
+        *causes = Value::Sequence(Vec::new());
+    }
     serde_yaml::to_string(&settings).map_err(|error| error.to_string())
 }
 
@@ -419,11 +427,19 @@ mod tests {
                 "logFormat: Text\nadminState: {foreignDown: Restore, mode: Observe}\n",
                 "logFormat: Text\nadminState:\n  foreignDown: Restore\n  mode: Disabled\n",
             ),
+            (
+                "maintenance: {automatic: [autoscaler], enabled: true}\n",
+                "maintenance:\n  automatic: []\n  enabled: true\nadminState:\n  mode: Disabled\n",
+            ),
+            (
+                "maintenance: {enabled: true}\n",
+                "maintenance:\n  enabled: true\nadminState:\n  mode: Disabled\n",
+            ),
         ] {
-            assert_eq!(with_mode_disabled(before).unwrap(), after, "{before:?}");
+            assert_eq!(settings_for_uninstall(before).unwrap(), after, "{before:?}");
         }
         for wrong in ["[1]", "adminState: [1]", "a: b: c"] {
-            with_mode_disabled(wrong).unwrap_err();
+            settings_for_uninstall(wrong).unwrap_err();
         }
     }
 

@@ -5,7 +5,9 @@
 
 use headgate_core::node::{CORDON_ANNOTATION, SCALE_DOWN_ANNOTATION, UPGRADE_PAUSED_ANNOTATION};
 use headgate_core::telemetry::first_names;
-use headgate_maintenance::api::names::{is_completion_finalizer, is_instigator_finalizer, is_protection_finalizer};
+use headgate_maintenance::api::names::{
+    AUTOMATIC_LABEL, is_completion_finalizer, is_instigator_finalizer, is_protection_finalizer,
+};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
 use headgate_maintenance::machine::{HOOKS, MachineObject};
 use k8s_openapi::api::core::v1::Node;
@@ -19,46 +21,65 @@ use super::NAMED_ENTRIES;
 /// Objects in one page of a list. Only their metadata is sent.
 const PAGE_SIZE: u32 = 500;
 
+/// What maintenances may have left, in the order in which it is waited for.
+const ALL: [Leftover; 5] = [
+    Leftover::Maintenance,
+    Leftover::Machine,
+    Leftover::AutomaticMaintenance,
+    Leftover::Evacuation,
+    Leftover::Node,
+];
+
 /// What maintenances have left, in words; `None` if it is nothing. A failed read is a reason to wait.
 pub(super) async fn left_by_maintenances(client: &Client) -> Option<String> {
-    let paths = [
-        (Leftover::Maintenance, NodeMaintenance::url_path(&(), None)),
-        (Leftover::Evacuation, Evacuation::url_path(&(), None)),
-        (Leftover::Node, Node::url_path(&(), None)),
-        (Leftover::Machine, MachineObject::url_path(&(), None)),
-    ];
-    for (leftover, path) in paths {
-        let left = left_in(client, leftover, &path).await;
-        if left.is_some() {
-            return left;
-        }
-    }
-    None
+    first_left(client, &ALL, false).await
+}
+
+/// The same while headgate may still create maintenances. While one of these is there, Evacuations and cordons may be its.
+pub(super) async fn left_besides_automatic(client: &Client) -> Option<String> {
+    first_left(client, &ALL, true).await
 }
 
 /// The maintenances that are not over, in words; `None` if there are none. A failed read counts as one.
 pub(super) async fn unfinished_maintenances(client: &Client) -> Option<String> {
-    left_in(client, Leftover::Maintenance, &NodeMaintenance::url_path(&(), None)).await
+    first_left(client, &[Leftover::Maintenance, Leftover::AutomaticMaintenance], false).await
 }
 
-async fn left_in(client: &Client, leftover: Leftover, path: &str) -> Option<String> {
-    match names_of(client, path, None, |object| leftover.is_in(object)).await {
-        Err(error) => Some(format!("{path} cannot be listed: {error}")),
-        Ok(names) if names.is_empty() => None,
-        Ok(names) => Some(in_words(leftover, &names)),
+/// What is left of the first kind that has something; nothing if that is headgate's own maintenances and `ignores_automatic`.
+async fn first_left(client: &Client, kinds: &[Leftover], ignores_automatic: bool) -> Option<String> {
+    for leftover in kinds {
+        let path = leftover.path();
+        match names_of(client, &path, None, |object| leftover.is_in(object)).await {
+            Err(error) => return Some(format!("{path} cannot be listed: {error}")),
+            Ok(names) if names.is_empty() => {}
+            Ok(_) if ignores_automatic && *leftover == Leftover::AutomaticMaintenance => return None,
+            Ok(names) => return Some(in_words(*leftover, &names)),
+        }
     }
+    None
 }
 
 /// A kind of object that may keep something of a maintenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leftover {
     Maintenance,
+    AutomaticMaintenance,
     Evacuation,
     Node,
     Machine,
 }
 
 impl Leftover {
+    /// The list of such objects.
+    fn path(self) -> String {
+        match self {
+            Self::Maintenance | Self::AutomaticMaintenance => NodeMaintenance::url_path(&(), None),
+            Self::Evacuation => Evacuation::url_path(&(), None),
+            Self::Node => Node::url_path(&(), None),
+            Self::Machine => MachineObject::url_path(&(), None),
+        }
+    }
+
     /// Whether the object has something that headgate's controllers remove.
     fn is_in(self, object: &Json) -> bool {
         let finalizers = object.pointer("/metadata/finalizers").and_then(Json::as_array);
@@ -66,7 +87,8 @@ impl Leftover {
         let annotations = object.pointer("/metadata/annotations");
         let has_any = |keys: &[&str]| annotations.is_some_and(|all| keys.iter().any(|key| all.get(key).is_some()));
         match self {
-            Self::Maintenance => finalizers.any(is_completion_finalizer),
+            Self::Maintenance => finalizers.any(is_completion_finalizer) && !is_automatic(object),
+            Self::AutomaticMaintenance => finalizers.any(is_completion_finalizer) && is_automatic(object),
             Self::Evacuation => {
                 finalizers.any(|finalizer| is_instigator_finalizer(finalizer) || is_protection_finalizer(finalizer))
             }
@@ -74,6 +96,14 @@ impl Leftover {
             Self::Machine => has_any(&HOOKS),
         }
     }
+}
+
+/// Whether headgate created a maintenance for a node that is taken, as [`headgate_maintenance::automatic::is_automatic`] says of a whole one.
+fn is_automatic(object: &Json) -> bool {
+    let metadata = &object["metadata"];
+    let owners = metadata["ownerReferences"].as_array();
+    let is_owned = owners.is_some_and(|owners| owners.iter().any(|owner| owner["kind"] == "Node"));
+    is_owned && !metadata["labels"][AUTOMATIC_LABEL].is_null()
 }
 
 /// The names of the objects with something left, of those with the labels. An API without the kind has none.
@@ -123,6 +153,10 @@ fn in_words(leftover: Leftover, names: &[String]) -> String {
         Leftover::Maintenance => (
             "NodeMaintenances are not over",
             "delete them, or set their stage to Complete, while headgate runs with maintenance.enabled",
+        ),
+        Leftover::AutomaticMaintenance => (
+            "NodeMaintenances of maintenance.automatic are not over",
+            "headgate ends them while it runs with maintenance.enabled and without causes in maintenance.automatic",
         ),
         Leftover::Evacuation => (
             "Evacuations have finalizers",
@@ -183,6 +217,11 @@ mod tests {
         let maintenance = json!({"metadata": {"name": "m", "finalizers": [COMPLETION_FINALIZER],
             "managedFields": [{"time": "9999-12-31T23:59:59Z"}]}});
         let finished = json!({"metadata": {"name": "over", "finalizers": ["example.com/other"]}});
+        let metadata = json!({"name": "automatic-one", "finalizers": [COMPLETION_FINALIZER], "labels": {AUTOMATIC_LABEL: "autoscaler"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "one", "uid": "u"}]});
+        let automatic = json!({"metadata": metadata});
+        let mut unowned = automatic.clone();
+        unowned["metadata"]["ownerReferences"] = Json::Null;
         let evacuation = json!({"metadata": {"namespace": "shop", "name": "e", "finalizers": [INSTIGATOR_FINALIZER]}});
         let protected = json!({"metadata": {"namespace": "shop", "name": "p", "finalizers": [PROTECTION_FINALIZER]}});
         let cordoned = json!({"metadata": {"name": "one", "annotations": {CORDON_ANNOTATION: "false"}}});
@@ -191,33 +230,59 @@ mod tests {
         let other = json!({"metadata": {"name": "two", "annotations": {"a": "b"}}});
         let held = json!({"metadata": {"namespace": "fleet", "name": "held", "annotations": {HOOKS[0]: ""}}});
         let ending = json!({"metadata": {"namespace": "fleet", "name": "ending", "annotations": {HOOKS[1]: ""}}});
-        for (lists, expected) in [
-            (vec![], None),
+        for (lists, expected, ends_with_settings) in [
+            (vec![], None, false),
             (
                 vec![
                     (MAINTENANCES, items(&json!([finished]))),
                     (NODES, items(&json!([other]))),
                 ],
                 None,
+                false,
             ),
             (
-                vec![(MAINTENANCES, items(&json!([finished, maintenance])))],
-                Some("1 NodeMaintenances are not over: m ("),
+                vec![(MAINTENANCES, items(&json!([finished, automatic, maintenance, unowned])))],
+                Some("2 NodeMaintenances are not over: m, automatic-one ("),
+                false,
+            ),
+            (
+                vec![
+                    (MAINTENANCES, items(&json!([automatic]))),
+                    (EVACUATIONS, items(&json!([evacuation]))),
+                    (NODES, items(&json!([cordoned]))),
+                ],
+                Some("1 NodeMaintenances of maintenance.automatic are not over: automatic-one ("),
+                true,
+            ),
+            (
+                vec![
+                    (MAINTENANCES, items(&json!([automatic]))),
+                    (MACHINES, items(&json!([held]))),
+                ],
+                Some("1 Machines have headgate's hooks, which nobody would remove: fleet/held ("),
+                false,
             ),
             (
                 vec![(EVACUATIONS, items(&json!([evacuation, protected])))],
                 Some("2 Evacuations have finalizers: shop/e, shop/p ("),
+                false,
             ),
             (
                 vec![(NODES, items(&json!([other, cordoned, kept, paused])))],
                 Some("3 Nodes have the cordon or the annotations of a maintenance: one, three, four ("),
+                false,
             ),
             (
                 vec![(MACHINES, items(&json!([other, held, ending])))],
                 Some("2 Machines have headgate's hooks, which nobody would remove: fleet/held, fleet/ending ("),
+                false,
             ),
-            (vec![(NODES, items(&Json::Null))], None),
-            (vec![(NODES, json!({}))], Some("/api/v1/nodes cannot be listed: ")),
+            (vec![(NODES, items(&Json::Null))], None, false),
+            (
+                vec![(NODES, json!({}))],
+                Some("/api/v1/nodes cannot be listed: "),
+                false,
+            ),
         ] {
             let asked = Arc::default();
             let left = left_by_maintenances(&client(&lists, &asked)).await;
@@ -225,6 +290,8 @@ mod tests {
                 None => assert_eq!(left, None),
                 Some(start) => assert!(left.clone().unwrap().starts_with(start), "{left:?}"),
             }
+            let before = left_besides_automatic(&client(&lists, &asked)).await;
+            assert_eq!(before, left.filter(|_| !ends_with_settings));
             assert!(asked.lock().unwrap().iter().all(|uri| uri.contains("limit=500")));
         }
     }

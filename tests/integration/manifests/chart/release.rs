@@ -379,6 +379,18 @@ async fn is_down(world: &World, nodes: &[&str]) {
     .await;
 }
 
+/// Waits until the maintenance that the leader created for node-2 has a stage, and its finalizer where that is not over.
+async fn maintenance_is(administrator: &Caller, stage: &str) {
+    let path = "/apis/headgate.dev/v1alpha1/nodemaintenances/automatic-node-2";
+    eventually(SOON, &format!("the maintenance is in {stage}"), async || {
+        let (_, found) = administrator.ask(&ApiRequest::get(path)).await;
+        let is_over = found["metadata"].get("finalizers").is_none();
+        let is_so = found["spec"]["stage"] == stage && is_over == (stage == "Complete");
+        met(is_so, found.to_string())
+    })
+    .await;
+}
+
 /// Runs what the hook's container runs, with the token of its `ServiceAccount` and perhaps another bound on its time.
 async fn run_hook(administrator: &Caller, uninstaller: &Caller, timeout: Option<&str>) -> Output {
     let job = administrator.get(JOB).await;
@@ -499,13 +511,20 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let world = World::start().await;
     let administrator = Caller::administrator(&world.control_plane);
     let before = objects(&administrator);
-    apply(&administrator, "install", &chart(), &hardened("Enforce"));
+    let maintenance = json!({"maintenance": {"enabled": true, "automatic": ["autoscaler"], "keepCRDs": false}});
+    apply(
+        &administrator,
+        "install",
+        &chart(),
+        &merged(hardened("Enforce"), maintenance),
+    );
     let pod = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
     in_force(&pod).await;
     let mut leader = controller(&administrator, &pod, &world).await;
     let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
     world.taint("node-2", taint).await;
     is_down(&world, &["node-2"]).await;
+    maintenance_is(&administrator, "Drain").await;
 
     a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(&world, &administrator).await;
     let earlier_roll = roll(&administrator).await;
@@ -540,6 +559,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     );
     let successor = controller(&administrator, &pod, &world).await;
     is_down(&world, &[]).await;
+    maintenance_is(&administrator, "Complete").await;
     let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
     let said = String::from_utf8_lossy(&early.stderr);
     assert_eq!(early.status.code(), Some(1), "{said}");
