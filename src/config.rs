@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use headgate_agent::health::ProxySettings;
 use headgate_agent::notify::NotificationSettings;
-use headgate_controller::admin_state::{GuardSettings, Policy};
+use headgate_controller::admin_state::{AdminStateMode, GuardSettings, Policy};
 use headgate_controller::local_pools::LocalPoolsMode;
 use headgate_core::node::SignalSettings;
 use headgate_core::settings::IntOrPercent;
@@ -280,6 +280,13 @@ impl Settings {
     /// Whether these settings say that a leader sets admin states of Azure's pools, or writes the condition from them.
     pub(crate) fn has_azure_leader(&self) -> bool {
         self.azure.is_configured() || self.out_of_load_balancers.writer() == MarkerWriter::Leader
+    }
+
+    /// How long an agent delays Cluster Autoscaler at most; `None` also where only that time would end the delay, because the leader that the
+    /// condition is awaited from sets nothing `Down`.
+    pub(crate) fn deletion_delay(&self) -> Option<Duration> {
+        let is_ended = !self.has_azure_leader() || self.admin_state.mode == AdminStateMode::Enforce;
+        self.cluster_autoscaler_delay.filter(|_| is_ended)
     }
 
     /// What stays in service, where this process may record holds on Nodes or not.

@@ -62,7 +62,7 @@ impl HealthTasks {
         tasks.spawn_endless("node-writer", policies.before(writer.run(intents.clone())));
         let delay = DeletionDelayTask {
             node_name: node_name.clone(),
-            timeout: settings.cluster_autoscaler_delay,
+            timeout: settings.deletion_delay(),
             reports: reports.clone(),
             intents: intents.field(NodeField::DeletionDelay),
             events: events.clone(),

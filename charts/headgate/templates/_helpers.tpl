@@ -61,6 +61,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $condition := eq (include "headgate.resolve" (dict "value" $values.outOfLoadBalancers.enabled "default" (or $protects $waits))) "true" -}}
 {{- $cordon := include "headgate.resolve" (dict "value" $values.signals.cordon "default" (ternary "10s" "false" (eq $values.profile "aks"))) -}}
 {{- $delays := and $protects $condition -}}
+{{- /* Nothing else would end the wait of that pod. Agents know the mode. */ -}}
+{{- $holds := and $delays (eq (dig "adminState" "mode" "Enforce" $values.settings) "Enforce") -}}
 {{- $monitor := include "headgate.resolve" (dict "value" $values.podMonitor.enabled "default" (and $azure (or $monitoring $managed))) -}}
 {{- $groups := list -}}
 {{- if eq $monitor "true" -}}
@@ -79,7 +81,7 @@ secret: {{ ternary $secret "" $azure | quote }}
 configSecret: {{ ternary $values.azure.configSecret "" $azure | quote }}
 condition: {{ ternary (ternary "leader" "probes" $azure) "none" $condition }}
 clusterAutoscaler: {{ include "headgate.resolve" (dict "value" $values.delayTermination.clusterAutoscaler "default" $delays) }}
-karpenter: {{ include "headgate.resolve" (dict "value" $values.delayTermination.karpenter "default" $delays) }}
+karpenter: {{ include "headgate.resolve" (dict "value" $values.delayTermination.karpenter "default" $holds) }}
 evictionNotices: {{ include "headgate.resolve" (dict "value" $values.evictionNotices.enabled "default" $azure) }}
 connections: {{ include "headgate.resolve" (dict "value" $values.connections.enabled "default" $azure) }}
 kubeletShutdown: {{ include "headgate.resolve" (dict "value" $values.signals.kubeletShutdown "default" $azure) }}

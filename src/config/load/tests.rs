@@ -245,6 +245,23 @@ fn causes_of_maintenances_need_somebody_who_acts_on_them() {
 }
 
 #[test]
+fn a_delay_that_only_its_own_end_would_end_is_none() {
+    let probes = "outOfLoadBalancers: {source: FailedProbes}\n";
+    let leader = "outOfLoadBalancers: {source: AdminState}\n";
+    for (writer, more, is_delayed) in [
+        (probes, "", true),
+        (probes, "adminState: {mode: Observe}\n", true),
+        (leader, "", true),
+        (leader, "adminState: {mode: Observe}\n", false),
+        (leader, "adminState: {mode: Disabled}\n", false),
+    ] {
+        let text = format!("delayTermination: {{clusterAutoscaler: 2m}}\n{writer}{more}");
+        let delay = from(&text).unwrap().deletion_delay();
+        assert_eq!(delay, is_delayed.then(|| Duration::from_mins(2)), "{text}");
+    }
+}
+
+#[test]
 fn broken_yaml_names_the_line() {
     let violations = from("logFormat: Text\n  signals: [\n").unwrap_err();
     assert!(violations.0[0].message.contains("line 4"), "{violations}");

@@ -139,6 +139,11 @@ fn one_value_switches_each_feature_off() {
             vec!["DaemonSet headgate-hold", "ServiceAccount headgate-hold"],
         ),
         (
+            json!({"settings": {"adminState": {"mode": "Observe"}}}),
+            "",
+            vec!["DaemonSet headgate-hold", "ServiceAccount headgate-hold"],
+        ),
+        (
             json!({"evictionNotices": {"enabled": false}}),
             "/evictionNotices",
             vec!["ClusterRole headgate-spot", "ClusterRoleBinding headgate-spot"],

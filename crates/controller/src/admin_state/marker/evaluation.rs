@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::super::last_reads::{LastReads, OwnEntry};
 use super::super::plan::{EntryStatus, ProbeCoverage};
+use super::super::settings::AdminStateMode;
 use super::super::target_states::{ADMIN_STATE_DOWN, has_unsettled_marker};
 use super::super::traffic::MAX_LIST_AGE;
 use super::super::transitions::{pool_names, statuses};
@@ -82,7 +83,7 @@ fn evaluate_node(inputs: &MarkerInputs<'_>, node: &ClusterNode) -> (Option<Marke
             (MarkerStatus::True, ADMIN_STATE_DOWN, message)
         }
         NodeTraffic::InService { .. } | NodeTraffic::HeldBack { .. } => {
-            let message = not_down_message(node, &reads.in_service(node));
+            let message = not_down_message(reads.mode, node, &reads.in_service(node));
             (MarkerStatus::False, "NotDown", message)
         }
         NodeTraffic::Unknown(why) => {
@@ -125,9 +126,12 @@ fn awaited_until(
     (reads.now.mono < until && reads.listing.last_error.is_none()).then_some(until)
 }
 
-fn not_down_message(node: &ClusterNode, in_service: &[&EntryStatus]) -> String {
+fn not_down_message(mode: AdminStateMode, node: &ClusterNode, in_service: &[&EntryStatus]) -> String {
     let pools = pool_names(in_service);
     let mut message = format!("Not Down in {pools}.");
+    if mode == AdminStateMode::Observe {
+        message += " adminState.mode is Observe.";
+    }
     if let Some(entry) = in_service.iter().find(|entry| entry.is_held_back) {
         message = format!("{message} The guard holds the node back: {}.", entry.held_for.reason());
     }

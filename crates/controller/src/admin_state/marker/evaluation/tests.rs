@@ -174,6 +174,13 @@ fn a_node_with_a_signal() {
         assert_eq!((found.0, found.1), (status, reason), "{what}");
         assert!(found.2.contains(says), "{what}: {}", found.2);
     }
+    let observing = Scenario {
+        mode: AdminStateMode::Observe,
+        ..Scenario::new(&[node(1, &[DRAIN]), node(2, &[])])
+    };
+    let (_, reason, message) = observing.condition(&UP, &UP).unwrap();
+    let expected = "Not Down in lb/a, lb/b. adminState.mode is Observe.";
+    assert_eq!((reason, message.as_str()), ("NotDown", expected));
 }
 
 #[tokio::test(start_paused = true)]
