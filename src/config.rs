@@ -25,7 +25,7 @@ use headgate_agent::health::ProxySettings;
 use headgate_agent::notify::NotificationSettings;
 use headgate_controller::admin_state::{AdminStateMode, GuardSettings, Policy};
 use headgate_controller::local_pools::LocalPoolsMode;
-use headgate_core::node::SignalSettings;
+use headgate_core::node::{Effect, KnownSignal, SignalSettings};
 use headgate_core::settings::IntOrPercent;
 use headgate_core::telemetry::words;
 use headgate_http::server::ProxyProtocol;
@@ -282,10 +282,21 @@ impl Settings {
         self.azure.is_configured() || self.out_of_load_balancers.writer() == MarkerWriter::Leader
     }
 
-    /// How long an agent delays Cluster Autoscaler at most; `None` also where only that time would end the delay, because the leader that the
-    /// condition is awaited from sets nothing `Down`.
+    /// Whether nodes with this signal leave their load balancers, as far as the settings say who confirms that.
+    pub(crate) fn takes_out(&self, signal: KnownSignal) -> bool {
+        let effects: &[Effect] = match self.out_of_load_balancers.writer() {
+            _ if self.has_azure_leader() => &[Effect::AdminState],
+            MarkerWriter::Probes(_) => &[Effect::Health],
+            // The flag of another process may name Azure.
+            MarkerWriter::None | MarkerWriter::Leader => &Effect::ALL,
+        };
+        effects.iter().any(|effect| self.signals.counts(signal, *effect))
+    }
+
+    /// How long an agent delays Cluster Autoscaler at most; `None` also where nothing but that time would end the delay.
     pub(crate) fn deletion_delay(&self) -> Option<Duration> {
-        let is_ended = !self.has_azure_leader() || self.admin_state.mode == AdminStateMode::Enforce;
+        let is_enforced = !self.has_azure_leader() || self.admin_state.mode == AdminStateMode::Enforce;
+        let is_ended = is_enforced && self.takes_out(KnownSignal::ClusterAutoscaler);
         self.cluster_autoscaler_delay.filter(|_| is_ended)
     }
 

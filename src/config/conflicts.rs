@@ -107,10 +107,15 @@ fn unused_causes(settings: &Settings) -> Option<Conflict> {
 
 /// No load balancer would lose a node under maintenance, which its drain waits for.
 fn endless_drain(settings: &Settings) -> Option<Conflict> {
-    let message = "\"maintenance\" is not allowed beside maintenance.enabled: a drain with confirmation Required would wait without end; \
-                   allowed: a list without it";
-    let is_endless = settings.maintenance.enabled && settings.signals.disabled.contains(&KnownSignal::Maintenance);
-    let keys = &["signals.disabled", "maintenance.enabled"];
+    let message = "\"true\" is not allowed where the signal maintenance (signals.disabled, signals.extra) does not count for adminState, or \
+                   without Azure for health: a drain with confirmation Required would wait without end; allowed: false";
+    let is_endless = settings.maintenance.enabled && !settings.takes_out(KnownSignal::Maintenance);
+    let keys = &[
+        "maintenance.enabled",
+        "signals.disabled",
+        "signals.extra",
+        "outOfLoadBalancers.source",
+    ];
     is_endless.then(|| Conflict {
         keys,
         message: message.to_owned(),
@@ -174,8 +179,16 @@ mod tests {
                 &["signals: {disabled: [spot], extra: [{signal: spot, for: [health]}]}\n"],
             ),
             (
-                Some("signals.disabled"),
-                &["maintenance: {enabled: true}\nsignals: {disabled: [maintenance]}\n"],
+                Some("maintenance.enabled"),
+                &[
+                    "maintenance: {enabled: true}\nsignals: {disabled: [maintenance]}\n",
+                    "maintenance: {enabled: true}\noutOfLoadBalancers: {source: AdminState}\n\
+                     signals: {extra: [{signal: maintenance, for: [health]}]}\n",
+                    "maintenance: {enabled: true}\nazure: {configSecret: a/b}\n\
+                     signals: {extra: [{signal: maintenance, for: [health]}]}\n",
+                    "maintenance: {enabled: true}\noutOfLoadBalancers: {source: FailedProbes}\n\
+                     signals: {extra: [{signal: maintenance, for: [adminState]}]}\n",
+                ],
             ),
             (
                 Some("metricsBindAddress"),
@@ -216,6 +229,9 @@ mod tests {
                     "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: \"http://127.0.0.1:10258\"\n",
                     "healthzBindAddress: \"[::]:10256\"\nkubeProxyHealthzUrl: Disabled\n",
                     "maintenance: {enabled: true}\nsignals: {disabled: [spot]}\n",
+                    "maintenance: {enabled: true}\noutOfLoadBalancers: {source: AdminState}\n\
+                     signals: {extra: [{signal: maintenance, for: [adminState]}]}\n",
+                    "maintenance: {enabled: true}\nsignals: {extra: [{signal: maintenance, for: [health]}]}\n",
                     "signals: {disabled: [maintenance]}\n",
                     "notifications: {template: \"{{ note }}\"}\n",
                     "notifications: {template: \"{{ note | tojson }}\"}\n",

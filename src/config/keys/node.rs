@@ -98,8 +98,8 @@ pub(super) fn keys() -> Vec<Key> {
             |s| &mut s.cluster_autoscaler_delay,
             "For how long at most Cluster Autoscaler waits with the termination of a machine until the node has left its load balancers, \
              from `10s` to `10m`, counted from the taint `ToBeDeletedByClusterAutoscaler`; null: not at all. It needs \
-             `outOfLoadBalancers.source`, with `AdminState` also `adminState.mode: Enforce`. In the chart: \
-             `delayTermination.clusterAutoscaler`, which sets `2m`. Guide: docs/guides/autoscalers.md.",
+             `outOfLoadBalancers.source`, with `AdminState` also `adminState.mode: Enforce`, and the signal `cluster-autoscaler`. In \
+             the chart: `delayTermination.clusterAutoscaler`, which sets `2m`. Guide: docs/guides/autoscalers.md.",
         ),
     ]
 }

@@ -251,9 +251,27 @@ fn a_delay_that_only_its_own_end_would_end_is_none() {
     for (writer, more, is_delayed) in [
         (probes, "", true),
         (probes, "adminState: {mode: Observe}\n", true),
+        (probes, "signals: {disabled: [cluster-autoscaler]}\n", false),
+        (
+            probes,
+            "signals: {extra: [{signal: cluster-autoscaler, for: [adminState]}]}\n",
+            false,
+        ),
         (leader, "", true),
         (leader, "adminState: {mode: Observe}\n", false),
         (leader, "adminState: {mode: Disabled}\n", false),
+        (leader, "signals: {disabled: [spot]}\n", true),
+        (leader, "signals: {disabled: [cluster-autoscaler]}\n", false),
+        (
+            leader,
+            "signals: {extra: [{signal: cluster-autoscaler, for: [health]}]}\n",
+            false,
+        ),
+        (
+            leader,
+            "signals: {extra: [{signal: cluster-autoscaler, for: [adminState]}]}\n",
+            true,
+        ),
     ] {
         let text = format!("delayTermination: {{clusterAutoscaler: 2m}}\n{writer}{more}");
         let delay = from(&text).unwrap().deletion_delay();

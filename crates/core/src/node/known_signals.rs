@@ -247,13 +247,25 @@ impl SignalSettings {
         self.rules(Effect::AdminState)
     }
 
+    /// Whether a signal with a name counts for this.
+    pub fn counts(&self, signal: KnownSignal, effect: Effect) -> bool {
+        match self.extra_of(signal) {
+            Some(extra) => extra.effects.contains(&effect),
+            None => signal.default_effects().contains(&effect) && !self.disabled.contains(&signal),
+        }
+    }
+
+    fn extra_of(&self, signal: KnownSignal) -> Option<&ExtraSignal> {
+        self.extra.iter().find(|extra| extra.known() == Some(signal))
+    }
+
     fn rules(&self, effect: Effect) -> SignalRules {
-        let known = KnownSignal::ALL.into_iter().filter_map(|signal| {
-            if let Some(extra) = self.extra.iter().find(|extra| extra.known() == Some(signal)) {
-                return extra.effects.contains(&effect).then(|| extra.matcher.clone());
-            }
-            let counts = signal.default_effects().contains(&effect) && !self.disabled.contains(&signal);
-            counts.then(|| signal.matcher())
+        let known = KnownSignal::ALL
+            .into_iter()
+            .filter(|signal| self.counts(*signal, effect));
+        let known = known.map(|signal| {
+            let extra = self.extra_of(signal);
+            extra.map_or_else(|| signal.matcher(), |extra| extra.matcher.clone())
         });
         let without_name = self.extra.iter().filter(|extra| extra.known().is_none());
         let without_name = without_name.filter(|extra| extra.effects.contains(&effect));
