@@ -303,8 +303,8 @@ impl TargetStates {
         is_over && self.target_of(Some(periods), now) == TargetState::Unchanged
     }
 
-    /// The Node that decides about a pool entry. One that is lost, such as the former Node of a machine that has registered under
-    /// another name, decides only where no other claimant is left.
+    /// The Node that decides about a pool entry. Among several of which the entry names none, one that is lost, such as the former Node of a
+    /// machine that has registered under another name, decides only where no other claimant is left.
     #[must_use]
     pub fn owner(&self, entry: &PoolEntry, interfaces: &InterfaceCache, now: Instant) -> Option<EntryOwner<'_>> {
         entry.owner(&self.nodes, interfaces, |node| {
