@@ -139,7 +139,9 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             };
             let (isolation, phase) = wanted.entry(node).or_default();
             isolation.is_cordoned = true;
-            isolation.is_kept_from_scale_down |= maintenance.object.spec.deadline.is_none();
+            let has_deadline = maintenance.object.spec.deadline.is_some();
+            isolation.is_gone_after |= has_deadline && drains;
+            isolation.is_there_after |= !has_deadline;
             if drains {
                 isolation.drained_by.push(maintenance.uid());
                 phase.drained_by.push(maintenance.name);

@@ -127,6 +127,8 @@ async fn leader_writes_nothing_while_nodes_are_stale_and_catches_up_afterwards()
             took + UNTIL_NOTICED > 5 * MINUTE && took <= 5 * MINUTE + SECOND,
             "{fault:?}: {took:?}"
         );
+        sleep(MINUTE).await;
+        assert_eq!(story.down(), ["node-1"], "{fault:?}: what is set stays");
         story.reset_admin_states().await;
         let puts = story.world.puts().len();
         sleep(20 * MINUTE).await;

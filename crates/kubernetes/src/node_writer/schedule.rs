@@ -24,6 +24,8 @@ pub(super) const MAX_NEW_ATTEMPTS: usize = 16;
 pub(super) const SLOW_AFTER: Duration = Duration::from_millis(500);
 /// For markers that the watch shows. With 5,000 Nodes that have a signal, each is confirmed every 500 s.
 pub(super) const MAX_CONFIRMATIONS_PER_SECOND: usize = 10;
+/// How long the renewal of a hold may wait for changes: an agent lets a hold end that is not renewed for minutes.
+const RENEWAL_SLACK: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The fields of a Node that are written together.
@@ -43,7 +45,7 @@ type DueWrites<'a> = ((Rank, Instant), Vec<(NodeField, &'a NodeIntent)>);
 enum Rank {
     /// A hold, a draining taint or a delay of a deletion, also after a failed attempt: there are few, and seconds count.
     Hold,
-    /// Any other change, unless its last attempt failed, and the renewal of a hold, which an agent lets end without it.
+    /// Any other change, unless its last attempt failed, and a renewal of a hold that waits for [`RENEWAL_SLACK`].
     Change,
     /// Other renewals, and repetitions.
     Other,
@@ -166,7 +168,7 @@ impl Schedule {
                         let confirmed_at = known.done.as_ref().map(|done| done.at);
                         confirmations.push((confirmed_at, at, name, intent));
                     }
-                    Some(at) if at <= now => add(name, (rank(*field, intent, known), at), *field, intent),
+                    Some(at) if at <= now => add(name, (rank(*field, intent, known, at, now), at), *field, intent),
                     Some(at) => wake_at(at),
                     None => {}
                 }
@@ -253,14 +255,14 @@ impl Schedule {
     }
 }
 
-fn rank(field: NodeField, intent: &NodeIntent, known: &FieldState) -> Rank {
+fn rank(field: NodeField, intent: &NodeIntent, known: &FieldState, due_at: Instant, now: Instant) -> Rank {
     let is_hold = matches!(
         field,
         NodeField::Hold | NodeField::DrainingTaint | NodeField::DeletionDelay
     );
     match intent.shown {
         Shown::No | Shown::Unknown if is_hold => Rank::Hold,
-        Shown::Yes if is_hold => Rank::Change,
+        Shown::Yes if is_hold && now >= due_at + RENEWAL_SLACK => Rank::Change,
         Shown::No | Shown::Unknown if known.failures.is_none() => Rank::Change,
         Shown::Yes | Shown::No | Shown::Unknown => Rank::Other,
     }

@@ -35,7 +35,7 @@ pub(super) struct Caches {
     pub(super) undecodable_maintenances: watch::Receiver<UndecodableObjects>,
     pub(super) nodes: watch::Receiver<Objects<Arc<Node>>>,
     pub(super) evacuations: watch::Receiver<Objects<Evacuation>>,
-    /// When the API server confirmed these two last.
+    /// When the API server confirmed the maintenances last, and the Evacuations.
     confirmed: [watch::Receiver<Instant>; 2],
     /// The Machines that are being deleted, where they are a cause of maintenances.
     pub(super) machines: Option<watch::Receiver<Objects<DeletedMachine>>>,
@@ -79,11 +79,14 @@ impl Caches {
         caches
     }
 
-    /// Whether maintenances and Evacuations are still those that the API server has. Somebody may have ended one since, and no pod may leave
-    /// for it.
+    /// Whether the maintenances are still those that the API server has. Somebody may have ended one since, and no pod may leave for it.
+    pub(super) fn are_maintenances_confirmed(&self) -> bool {
+        self.confirmed[0].borrow().elapsed() < STALE_TIMEOUT
+    }
+
+    /// The same of Evacuations as well.
     pub(super) fn are_confirmed(&self) -> bool {
-        let mut confirmed = self.confirmed.iter();
-        confirmed.all(|confirmed| confirmed.borrow().elapsed() < STALE_TIMEOUT)
+        self.are_maintenances_confirmed() && self.confirmed[1].borrow().elapsed() < STALE_TIMEOUT
     }
 }
 

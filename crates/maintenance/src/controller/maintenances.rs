@@ -50,6 +50,8 @@ pub(super) struct MaintenanceController {
     executor: Executor,
     refused_nodes: watch::Receiver<BTreeMap<String, RefusedNode>>,
     blackholes: BlackholeMeter,
+    /// Whether the maintenances were not confirmed for long.
+    is_stale: bool,
 }
 
 /// What a turn came to.
@@ -82,6 +84,7 @@ impl MaintenanceController {
             context,
             probe_markers: ProbeMarkers::default(),
             blackholes: BlackholeMeter::default(),
+            is_stale: false,
         }
     }
 
@@ -142,6 +145,15 @@ impl MaintenanceController {
 
     /// Plans once and carries the plan out; `None` while a cache is not complete, or not confirmed any more.
     async fn turn(&mut self, now: Moment) -> Option<Turned> {
+        let is_stale = !self.caches.are_maintenances_confirmed();
+        if is_stale != std::mem::replace(&mut self.is_stale, is_stale) && is_stale {
+            tracing::warn!("NodeMaintenances were not read for 5 minutes; nothing is done about them until they are");
+        }
+        if is_stale {
+            // What the last turn published may not be written any more either.
+            self.executor.publish_nodes(&Snapshot::default(), &[]);
+            return None;
+        }
         let (snapshot, expires_at) = self.snapshot(now)?;
         let now = now.wall;
         let plan = plan(&snapshot, now);
@@ -183,11 +195,8 @@ impl MaintenanceController {
         })
     }
 
-    /// All that a plan depends on, and when it expires; `None` as for a turn.
+    /// All that a plan depends on, and when it expires; `None` while a cache is not complete.
     fn snapshot(&mut self, now: Moment) -> Option<(Snapshot, Option<Instant>)> {
-        if !self.caches.are_confirmed() {
-            return None;
-        }
         let maintenances = all(&mut self.caches.maintenances)?;
         let undecodable_maintenances = {
             let undecodable = self.caches.undecodable_maintenances.borrow_and_update();

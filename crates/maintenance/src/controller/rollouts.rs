@@ -13,7 +13,7 @@ use headgate_core::clock::whole_seconds;
 use kube::ResourceExt;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::caches::Caches;
+use super::caches::{CONFIRMATION_INTERVAL, Caches};
 use super::evacuation_span::evacuation_span;
 use super::writer::{WriteError, Writer};
 use crate::api::{Evacuation, NodeMaintenance, RolloutPolicy};
@@ -124,6 +124,12 @@ impl RolloutEvacuator {
 
     fn due(&mut self) -> Due {
         let now = Instant::now();
+        if !self.caches.are_confirmed() {
+            return Due {
+                wake_at: Some(now + CONFIRMATION_INTERVAL),
+                ..Due::default()
+            };
+        }
         let maintenances = self.caches.maintenances.borrow_and_update();
         let nodes = self.caches.nodes.borrow_and_update();
         let evacuations = self.caches.evacuations.borrow_and_update();

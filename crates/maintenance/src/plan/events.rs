@@ -92,10 +92,16 @@ fn fast_forwards(
             .is_none_or(|status| status.drain_targets.is_empty() && status.target_set.is_none());
         let position = view.progress.targets(node).and_then(DrainTargets::position);
         if is_new && position > Some(own.position()) {
-            let others: Vec<_> = view.progress.on(node).filter(|other| other.name != own.name).collect();
+            let others = view.progress.on(node).filter(|other| other.name != own.name);
+            let ahead: Vec<_> = others.filter(|other| Some(other.position()) >= position).collect();
+            // The maintenance that raised the targets may be gone.
+            let because = if ahead.is_empty() {
+                String::new()
+            } else {
+                format!(", because of {}", named(&ahead, own))
+            };
             let note = format!(
-                "Node {node} is further on than this drain plan, because of {}; pods of earlier entries leave at once",
-                named(&others, own)
+                "Node {node} is further on than this drain plan{because}; pods of earlier entries leave at once"
             );
             record(Some(node), EventReason::FastForwarded, note);
         }

@@ -3,7 +3,8 @@
 //! The state is derived from the last read at each decision. What is kept in the status are times only: since when the
 //! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
 //! go on. Where there is no read at all, the gate is closed as well, but the time of the confirmation stays. Either way the time to wait starts
-//! anew: only a loss that lasts lets pods go without a confirmation. Under `Required` this is the time for which the guard holds the node back.
+//! anew: only a loss that lasts lets pods go without a confirmation. Under `Required` this is the time for which reads show that the guard
+//! holds the node back.
 //!
 //! Then come the established connections: at least `connectionsDrainSeconds`, and as long as the node's agent counts some that pass through the
 //! node, at most `connectionsTimeoutSeconds` more. An agent that cannot count makes nothing wait.
@@ -93,8 +94,7 @@ impl Gate {
                 let waiting_for = format!("a read of the load balancers: {why}");
                 let since = anew_if(is_state(LoadBalancerState::Draining) || is_state(LoadBalancerState::Out));
                 let confirmed = before.filter(|_| why.is_missing_read());
-                let held_back = held_back.filter(|_| why.is_missing_read());
-                Self::unconfirmed(input, since, confirmed, held_back, waiting_for)
+                Self::unconfirmed(input, since, confirmed, None, waiting_for)
             }
             NodeTraffic::InService { detail } => {
                 let since = anew_if(before.is_some());

@@ -134,3 +134,16 @@ fn another_maintenance_holds_no_pod_of_a_node_that_is_gone_soon() {
     world.settle();
     assert_eq!(world.message("long", "two"), "Evacuating");
 }
+
+#[test]
+fn a_node_that_is_drained_until_a_deadline_is_given_to_autoscalers_also_where_another_maintenance_has_none() {
+    let (mut world, _) = taken(60);
+    world.maintain("other", Stage::Cordon, &["one"], &[]);
+    world.maintain("long", Stage::Cordon, &["two"], &[]);
+    world.settle();
+    for (node, is_kept) in [("one", false), ("two", true)] {
+        let node = world.node(node);
+        assert!(node.was_unschedulable.is_some());
+        assert_eq!(node.is_kept_from_scale_down, is_kept);
+    }
+}

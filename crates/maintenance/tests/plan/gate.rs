@@ -332,16 +332,14 @@ fn required_counts_only_the_time_for_which_the_guard_holds_the_node_back() {
     };
     let mut world = draining(LoadBalancerConfirmation::Required);
     pass(&mut world, 1000);
-    // A moment at the end of a long wait, then a read that is missing, which says nothing else.
+    let not_listed = NodeTraffic::Unknown(Unproved::NotListed(None));
+    // A moment at the end of a long wait, and then without a read.
     for (observation, seconds, expected) in [
         (held_back(), 99, LoadBalancerState::Pending),
         (in_service(), 1, LoadBalancerState::Pending),
         (held_back(), 99, LoadBalancerState::Pending),
-        (
-            NodeTraffic::Unknown(Unproved::NotListed(None)),
-            0,
-            LoadBalancerState::Pending,
-        ),
+        (not_listed, 1000, LoadBalancerState::Pending),
+        (held_back(), 99, LoadBalancerState::Pending),
         (held_back(), 1, LoadBalancerState::TimedOut),
     ] {
         world.observe("one", observation);

@@ -225,13 +225,14 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
 async fn no_pod_leaves_for_a_maintenance_that_cannot_be_read_for_five_minutes() {
     let of_maintenances: fn(&RecordedRequest) -> bool = |request| request.path.ends_with("/nodemaintenances");
     let of_evacuations = |request: &RecordedRequest| request.method == "GET" && request.path.ends_with("/evacuations");
-    for reads in [of_maintenances, of_evacuations] {
-        let mut world = World::new(&["one"]).await;
+    for (reads, are_maintenances_read) in [(of_maintenances, false), (of_evacuations, true)] {
+        let mut world = World::new(&["one", "two"]).await;
         world.pod("one", "web", &json!({})).await;
         world.budget("web", "web", 0).await;
         world.observe_out("one");
         let leader = world.lead().await;
         world.maintain("m", "Drain", &["one"], &json!({})).await;
+        world.maintain("n", "Cordon", &["two"], &json!({})).await;
         world
             .until("a failure", |world| world.requests("POST", "web/eviction") == 1)
             .await;
@@ -242,7 +243,10 @@ async fn no_pod_leaves_for_a_maintenance_that_cannot_be_read_for_five_minutes() 
         world.pod("one", "other", &json!({})).await;
         sleep(20 * MINUTE).await;
         assert_eq!(world.requests("POST", "web/eviction"), before);
-        assert!(world.evacuation("other").await.is_none());
+        assert_eq!(world.evacuation("other").await.is_some(), are_maintenances_read);
+        world.set_stage("n", "Complete").await;
+        sleep(MINUTE).await;
+        assert_eq!(world.isolation("two").0, !are_maintenances_read);
         leader.faults.set(Fault::None);
         world.allow("web", 1);
         world

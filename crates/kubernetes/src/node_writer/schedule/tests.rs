@@ -211,7 +211,7 @@ fn a_hold_that_failed_once_goes_before_the_markers_of_many_nodes() {
 }
 
 #[test]
-fn holds_are_renewed_before_markers_change_and_the_oldest_first() {
+fn holds_that_wait_to_be_renewed_go_before_changes_the_oldest_first() {
     let start = Instant::now();
     let mut schedule = Schedule::default();
     let held = |shown| -> BTreeMap<_, _> {
@@ -233,8 +233,13 @@ fn holds_are_renewed_before_markers_change_and_the_oldest_first() {
     }
     let mut all = wanted((500..1500).map(|number| (format!("m{number:04}"), intent("a", Shown::No))));
     all.extend(holds(Shown::Yes));
+    let (due, _) = schedule.start_due(&all, start + RENEW + SECOND);
+    assert!(
+        names(&due).iter().all(|name| name.starts_with('m')),
+        "a tool may wait for a change"
+    );
     // The API server answers none.
-    let turns = (0..4).map(|turn| start + RENEW + SECOND + turn * SLOW_AFTER);
+    let turns = (0..4).map(|turn| start + RENEW + SECOND + RENEWAL_SLACK + turn * SLOW_AFTER);
     let started: Vec<_> = turns
         .flat_map(|now| schedule.start_due(&all, now).0)
         .map(|attempt| attempt.node)
