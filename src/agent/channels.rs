@@ -118,7 +118,7 @@ impl Metrics {
         headgate_core::telemetry::register_build_info(&mut registry);
         headgate_core::telemetry::register_process_metrics(&mut registry);
         headgate_kubernetes::register_undecodable_objects(&mut registry);
-        let (reports, last_change) = (channels.reports.subscribe(), channels.last_change.subscribe());
+        let last_change = channels.last_change.subscribe();
         let listeners = server::Metrics::register(&mut registry);
         for listener in ["metrics", "probe"] {
             listeners.init_listener(listener);
@@ -127,7 +127,7 @@ impl Metrics {
             listeners.init_listener("healthz");
             listeners.init_proxy_headers("healthz");
         }
-        let node = headgate_agent::own_node::Metrics::register(&mut registry, reports, settings.signals.health());
+        let node = headgate_agent::own_node::Metrics::register(&mut registry);
         let node_writes = NodeWriteMetrics::register(&mut registry);
         let notifications = headgate_agent::notify::Metrics::register(&mut registry);
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
@@ -145,6 +145,8 @@ impl Metrics {
         } else {
             &mut hidden
         };
+        let reports = channels.reports.subscribe();
+        headgate_agent::own_node::register_gauges(&mut *answers, reports, settings.signals.health());
         Self {
             listeners,
             node,

@@ -11,7 +11,7 @@ mod watch;
 pub use deletion_delay::{
     DelayState, DelayTarget, DeletionDelay, DeletionDelayMetrics, DeletionDelayTask, delay_deletion,
 };
-pub use metrics::Metrics;
+pub use metrics::{Metrics, register_gauges};
 pub use remembered_state::{Boot, RememberedState, store_reports};
 pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination};
 pub use watch::watch_own_node;

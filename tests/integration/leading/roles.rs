@@ -103,7 +103,13 @@ async fn role_controller_leads_without_a_health_port() {
         ]
     );
     let metrics = http::get(address, "/metrics").await.unwrap().text();
-    for absent in ["proxy_healthz", "headgate_healthy", "listener=\"healthz\""] {
+    for absent in [
+        "proxy_healthz",
+        "headgate_healthy",
+        "headgate_node_object",
+        "headgate_node_signal",
+        "listener=\"healthz\"",
+    ] {
         assert!(!metrics.contains(absent), "{metrics}");
     }
     for path in ["/livez", "/readyz"] {

@@ -30,8 +30,7 @@ impl SpotTasks {
         let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
         let (sender, snapshots) = watch::channel(EventsSnapshot::default());
         let metrics = headgate_agent::spot::Metrics::register(&mut registry, snapshots.clone());
-        let node_metrics =
-            headgate_agent::own_node::Metrics::register(&mut registry, reports.subscribe(), SignalRules::default());
+        let node_metrics = headgate_agent::own_node::Metrics::register(&mut registry);
         let (own, timing) = (
             reports.subscribe(),
             Timing {

@@ -15,18 +15,9 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the counters, and gauges that are computed from the latest report at each scrape. `rules`
-    /// name what could be a signal by the settings.
-    pub fn register<'a>(
-        registry: impl Into<MetricTable<'a>>,
-        reports: watch::Receiver<NodeReport>,
-        rules: SignalRules,
-    ) -> Self {
+    /// Registers the counters.
+    pub fn register<'a>(registry: impl Into<MetricTable<'a>>) -> Self {
         let mut table = registry.into();
-        table.at_scrape(move |gauges| {
-            let report = reports.borrow().clone();
-            report_gauges(&report, &rules, gauges)
-        });
         Self {
             errors: WatchErrorCounter::declare(
                 &mut table,
@@ -48,6 +39,18 @@ impl Metrics {
     pub(super) fn count_list(&self) {
         self.lists.inc();
     }
+}
+
+/// Registers gauges that are computed from the latest report at each scrape. `rules` name what could be a signal by the settings.
+pub fn register_gauges<'a>(
+    registry: impl Into<MetricTable<'a>>,
+    reports: watch::Receiver<NodeReport>,
+    rules: SignalRules,
+) {
+    registry.into().at_scrape(move |gauges| {
+        let report = reports.borrow().clone();
+        report_gauges(&report, &rules, gauges)
+    });
 }
 
 /// Gauges of the latest report.

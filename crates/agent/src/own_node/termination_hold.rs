@@ -64,7 +64,7 @@ pub async fn hold_termination(client: Client, name: &str, timeout: Duration, clo
     let rules = SignalRules::default();
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
     let observed = reports.subscribe();
-    let metrics = Metrics::register(MetricTable::unregistered(), observed.clone(), rules.clone());
+    let metrics = Metrics::register(MetricTable::unregistered());
     let reporter = metrics.watch_reporter(name, &clock);
     let follow = watch_own_node(client, name.to_owned(), rules, reports, metrics, reporter, clock);
     let wait = wait_for_release(observed, timeout);

@@ -111,7 +111,7 @@ mod tests {
         let clock = Clock::System;
         let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
         let received = reports.subscribe();
-        let metrics = Metrics::register(&mut Registry::default(), received.clone(), SignalRules::default());
+        let metrics = Metrics::register(&mut Registry::default());
         let reporter = metrics.watch_reporter("n", &clock);
         let rules = SignalRules::new(["drain"], &[]);
         let watch = watch_own_node(client, "n".to_owned(), rules, reports, metrics, reporter, clock);

@@ -150,7 +150,7 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
     let mut registry = Registry::default();
     let last_change = watch::Sender::new(None).subscribe();
     let metrics = Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
-    let node_metrics = headgate_agent::own_node::Metrics::register(&mut registry, reports.subscribe(), rules.clone());
+    let node_metrics = headgate_agent::own_node::Metrics::register(&mut registry);
     let reporter = node_metrics.watch_reporter(NODE, clock);
     // No Services, which are listed later than the Node.
     let tables = watch::Sender::new(None);

@@ -27,7 +27,7 @@ pub(crate) fn run_agent(
     let intents = NodeIntents::default();
     let marker = intents.field(NodeField::Marker);
     let expire = expire_marker(name.clone(), MARKER_TTL, reports.subscribe(), marker, clock.clone());
-    let metrics = Metrics::register(&mut registry, reports.subscribe(), rules.clone());
+    let metrics = Metrics::register(&mut registry);
     let reporter = metrics.watch_reporter(&name, &clock);
     let delay = delay_deletion(DeletionDelayTask {
         node_name: name.clone(),
