@@ -85,34 +85,3 @@ fn printed_settings_load_again_and_mistakes_name_the_allowed_values() {
         }
     });
 }
-
-#[test]
-fn flags_and_file_values_parse_alike() {
-    const FLAGS: [(&str, &str); 4] = [
-        ("--healthz-bind-address", "healthzBindAddress"),
-        ("--metrics-bind-address", "metricsBindAddress"),
-        ("--bind-address-hard-fail", "bindAddressHardFail"),
-        ("--state-dir", "stateDir"),
-    ];
-    mutated_corpus::fuzz("settings", WORDS, |bytes| {
-        let Ok(text) = str::from_utf8(bytes) else { return };
-        // The part behind the last colon, such as a port, and the whole line that is a value.
-        for value in text
-            .lines()
-            .flat_map(|line| [line, line.rsplit(' ').next().unwrap_or(line)])
-        {
-            for (flag, key) in FLAGS {
-                if let Err(mistakes) = load(None, &[(flag, key, Some(value))]) {
-                    let [mistake] = &mistakes.0[..] else {
-                        panic!("{mistakes}");
-                    };
-                    let found = (mistake.origin.as_str(), mistake.key.as_deref());
-                    // A valid value may contradict a default; the violation is then about the whole.
-                    let contradicts = matches!(found, ("settings", Some("metricsBindAddress" | "kubeProxyHealthzUrl")));
-                    assert!(found == (flag, Some(key)) || contradicts, "{mistake}");
-                    assert!(mistake.message.contains("allowed: "), "{mistake}");
-                }
-            }
-        }
-    });
-}

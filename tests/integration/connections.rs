@@ -257,6 +257,11 @@ fn an_agent_waits_for_the_last_connection_and_never_for_a_counter_that_is_gone()
 
         set_taints(&client, &node, Value::Null).await;
         // The leader's signals may last longer.
+        eventually(SOON, "the agent has no signal of its own", async || {
+            let signals = agent.statusz().await["node"]["signals"].clone();
+            met(signals == json!([]), signals)
+        })
+        .await;
         wait_for_condition(&client, &node, ("True", "NoConnections")).await;
         patch_status(marker("False", "NoSignal")).await;
         wait_for_condition(&client, &node, ("False", "NoSignal")).await;

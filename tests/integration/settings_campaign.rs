@@ -165,6 +165,10 @@ fn campaign_of_settings() {
     }
     println!("settings: {accepted} accepted, {refused} refused, of which {beyond} by rules beyond the schema");
     assert!(
+        accepted > 0 && refused > beyond && beyond > 0,
+        "each kind is to be tried"
+    );
+    assert!(
         findings.is_empty(),
         "{} findings\n{}",
         findings.len(),

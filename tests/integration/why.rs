@@ -15,7 +15,7 @@ fn why(node: &str, more: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn why_explains_a_taint_until_it_is_removed() {
+async fn why_explains_a_taint_with_and_without_the_agent() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "why").await;

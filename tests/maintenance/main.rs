@@ -81,7 +81,9 @@ async fn all_rows() {
     if kills > 0 && !repeated.is_empty() && failed.is_empty() {
         let killer = Killer::start(&cluster, &observer, kills);
         failed.extend(run(&cluster, &observer, &repeated, "-killed").await);
-        println!("the leader was killed {} times", killer.stop().await);
+        let times = killer.stop().await;
+        println!("the leader was killed {times} times");
+        assert!(times > 0, "no row was disturbed");
     }
     let violations = observer.violations();
     assert!(

@@ -176,6 +176,13 @@ impl Holds {
 /// The pools and their members, with `Down` or not.
 type Pools = BTreeMap<String, BTreeMap<String, bool>>;
 
+/// Whether the drained node is `Down`, or not, in the cluster's own pool, and in every other pool that has it.
+fn is_everywhere(pools: &Pools, is_down: bool) -> bool {
+    let in_pool = |members: &BTreeMap<String, bool>| members.get(DRAINED).copied();
+    pools.get(CLUSTER).and_then(in_pool) == Some(is_down)
+        && pools.values().filter_map(in_pool).all(|found| found == is_down)
+}
+
 fn pools_of(load_balancers: &[Value]) -> Pools {
     let mut found = Pools::new();
     for load_balancer in load_balancers {
@@ -415,7 +422,7 @@ async fn controllers_keep_a_drained_node_down_while_services_and_nodes_change() 
         .collect();
     cluster.until_led(&controllers).await;
     cluster.set_taint(true).await;
-    let is_down = |pools: &Pools| pools.values().all(|members| members.get(DRAINED) != Some(&false));
+    let is_down = |pools: &Pools| is_everywhere(pools, true);
     cluster.wait_for_pools("the node is Down", is_down).await;
 
     let (began, mut exposure) = (Instant::now(), Exposure::default());
@@ -474,7 +481,9 @@ async fn controllers_keep_a_drained_node_down_while_services_and_nodes_change() 
     assert_eq!(exposure.other_downs, BTreeSet::new(), "its log:\n{log}");
 
     cluster.set_taint(false).await;
-    let is_given_back = |pools: &Pools| pools.values().all(|members| members.values().all(|is_down| !is_down));
+    let is_given_back = |pools: &Pools| {
+        is_everywhere(pools, false) && pools.values().all(|members| members.values().all(|is_down| !is_down))
+    };
     cluster.wait_for_pools("everything is given back", is_given_back).await;
     let left: Vec<_> = services.iter().map(String::as_str).collect();
     cluster.delete_everything(&left).await;

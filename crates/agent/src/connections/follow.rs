@@ -151,9 +151,7 @@ impl ConnectionsTask {
             // What an earlier process remembered says neither whose connections count nor what the Node shows.
             let node = report.node.as_ref().filter(|_| report.source == Source::Watch);
             let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
-            // The leader's signals may be others than this agent's.
-            let is_signalled =
-                node.is_some_and(|node| !report.signals().is_empty() || has_notice || node.is_marked_out());
+            let is_signalled = is_signalled(&report, has_notice);
             connections.observe_node(is_signalled, node.is_some_and(Node::is_marked_out), now.mono);
             let counted_now = counted.borrow_and_update().clone();
             // Each once: another wake-up brings no new count.
@@ -243,6 +241,12 @@ impl ConnectionsTask {
     }
 }
 
+/// Whether the node is known to have a signal. The leader's signals may be others than this agent's, and last longer.
+fn is_signalled(report: &NodeReport, has_notice: bool) -> bool {
+    let node = report.node.as_ref().filter(|_| report.source == Source::Watch);
+    node.is_some_and(|node| !report.signals().is_empty() || has_notice || node.is_marked_out())
+}
+
 /// Ends the condition that an agent with the feature on has left on the Node `name`, so that nothing waits for it. During a roll that changes
 /// the setting, the other agent of the node still writes it. Never ends by itself.
 pub async fn end_condition(name: String, mut reports: watch::Receiver<NodeReport>, intents: FieldIntents) {
@@ -285,4 +289,37 @@ pub fn cut_note(view: &ConnectionsView, report: &NodeReport, why: &str) -> Optio
         ""
     };
     Some(format!("When {why}, {}{flag}", count.sentence(NAMED_SERVICES)))
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::node::{NodeReader, SignalRules};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_has_connections_counted() {
+        let now = Clock::System.now();
+        for (taint, marker, has_notice, expected) in [
+            ("other", "False", false, false),
+            ("drain", "False", false, true),
+            ("other", "False", true, true),
+            ("other", "True", false, true),
+        ] {
+            let condition = json!({"type": "headgate.dev/OutOfLoadBalancers", "status": marker, "reason": "R"});
+            let node = json!({"metadata": {"name": "n", "uid": "u"}, "status": {"conditions": [condition]},
+                "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]}});
+            let rules = SignalRules::new(["drain"], &[]);
+            let initial = NodeReport::initial(None, &rules, now);
+            assert!(!is_signalled(&initial, has_notice), "nothing is known of the Node");
+            let node = NodeReader::own(rules).read(serde_json::from_value(node).unwrap());
+            let report = initial.with_node(node, now);
+            assert_eq!(
+                is_signalled(&report, has_notice),
+                expected,
+                "{taint} {marker} {has_notice}"
+            );
+        }
+    }
 }

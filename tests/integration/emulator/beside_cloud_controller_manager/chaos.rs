@@ -17,7 +17,7 @@ use self::disturbances::Chaos;
 use self::observer::Shared;
 use super::super::cloud_controller_manager::{Controller as OperatorClient, with_version};
 use super::*;
-use crate::chaos::history::{Event, LEDGER, What, carried_over, ledger_entries};
+use crate::chaos::history::{Event, LEDGER, SHARED_LEASE, What, carried_over, ledger_entries};
 use crate::chaos::report::Report;
 use crate::chaos::rules::{World, downs_of};
 use crate::chaos::{check, schedule};
@@ -390,9 +390,20 @@ async fn invariants_hold_through_all_disturbances() {
     );
     let least = chaos.report.seconds / 60;
     assert!(
-        chaos.report.entries_set_down >= least,
+        chaos.report.entries_set_down >= least && chaos.report.accepted_puts >= least,
         "headgate set too few entries Down to prove anything"
     );
+    assert!(chaos.report.puts_of_others > 0, "no other writer was accepted");
+    assert!(
+        chaos.report.checked_operations > 0,
+        "no request for a Lease was checked"
+    );
+    // The last write of each is kept.
+    let history = chaos.shared.history.lock().unwrap().clone();
+    let is_shared = |event: &Event| matches!(&event.what, What::Lease(request) if request.lease == SHARED_LEASE);
+    assert!(history.iter().any(is_shared), "no write of the shared Lease was seen");
+    let is_ledger = |event: &Event| matches!(event.what, What::Ledger(_));
+    assert!(history.iter().any(is_ledger), "no write of the ledger was seen");
     assert!(
         length < ROUND || connections.outlived_down > 0,
         "no connection ran through a node that was Down"

@@ -37,9 +37,7 @@ impl Cluster {
         let began = Instant::now();
         loop {
             let pools = self.pools().await;
-            let is_reached =
-                |members: &BTreeMap<String, bool>| members.get(DRAINED).is_none_or(|is_down| *is_down == is_tainted);
-            if pools.values().all(is_reached) {
+            if is_everywhere(&pools, is_tainted) {
                 return;
             }
             assert!(began.elapsed() < ROUND_TIMEOUT, "{pools:?}");

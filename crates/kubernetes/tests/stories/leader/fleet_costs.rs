@@ -90,6 +90,7 @@ fn correct(_: u32) -> i64 {
 
 fn check(figures: &Figures, max_reads: f64) {
     assert!(figures.reads <= max_reads, "{}", figures.reads);
+    assert!(figures.busiest <= 1.5 * max_reads, "{}", figures.busiest);
     let bounds = Duration::from_secs(12)..=Duration::from_secs(22);
     assert!(
         figures.failovers.iter().all(|took| bounds.contains(took)),
@@ -138,7 +139,7 @@ async fn a_leader_with_a_wrong_clock_is_replaced_as_soon() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_dies_in_its_first_half_minute_is_replaced_within_22_seconds() {
     for (candidates, rounds) in [(2, 20), (3, 20), (20, 5), (100, 2), (200, 2)] {
-        let (mut slowest, mut most_reads) = (Duration::ZERO, 0);
+        let mut slowest = Duration::ZERO;
         let ages = [0, 1, 2, 3, 5, 8, 12, 16, 20, 28];
         for (age, round) in ages
             .into_iter()
@@ -148,18 +149,14 @@ async fn a_leader_that_dies_in_its_first_half_minute_is_replaced_within_22_secon
             let mut fleet: Vec<TestCandidate> = (0..candidates)
                 .map(|n| election.candidate(&format!("m{n}-{age}-{round}"), 0))
                 .collect();
-            let began = Instant::now();
             let (number, holder, _) = election.leader_after(-1, Duration::from_mins(1)).await;
             sleep(SECOND * age).await;
             let dead = fleet.iter().position(|candidate| candidate.name == holder).unwrap();
             fleet.swap_remove(dead).kill();
             let (.., took) = election.leader_after(number, Duration::from_mins(2)).await;
             slowest = slowest.max(took);
-            most_reads = most_reads.max(busiest_ten_seconds(&reads(&election, began)));
         }
-        println!(
-            "{candidates} candidates, the first leader dies: fail-over up to {slowest:.1?}, {most_reads} reads in 10 s"
-        );
+        println!("{candidates} candidates, the first leader dies: fail-over up to {slowest:.1?}");
         assert!(slowest <= 22 * SECOND, "{candidates}: {slowest:?}");
     }
 }
