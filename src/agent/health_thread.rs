@@ -337,7 +337,7 @@ mod tests {
     fn the_port_opens_although_nobody_reads_the_log() {
         let (clock, rules) = (Clock::System, SignalSettings::default().health());
         let main = runtime::Runtime::new().unwrap();
-        let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
+        let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()).without_node());
         let state = watch::Sender::new(BindState::Waiting);
         let states = state.subscribe();
         let binder = Binder {

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::routing::any;
@@ -172,22 +172,6 @@ fn headgate_and_kube_proxy_answer_alike() {
             met(ours["status"] == theirs["status"], format!("{ours} {theirs}"))
         })
         .await;
-
-        // kube-proxy stops answering; that counts after the health timeout.
-        let silent = Instant::now();
-        control_plane.stop_optional_components().await;
-        eventually(Duration::from_secs(90), "/livez follows kube-proxy", async || {
-            let answer = http::get(agent.healthz_address(), "/livez").await.unwrap();
-            met(answer.status == 503, answer.text())
-        })
-        .await;
-        assert!(silent.elapsed() >= Duration::from_secs(55), "{:?}", silent.elapsed());
-        assert_eq!(
-            http::get(agent.metrics_address(), "/livez").await.unwrap().status,
-            200,
-            "restarting us cures nothing"
-        );
-        assert!(agent.log().contains("stopped answering"), "{}", agent.log());
         drop(agent);
         control_plane.stop().await;
     });

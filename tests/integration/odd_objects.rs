@@ -7,7 +7,7 @@ use std::time::Duration;
 use headgate_core::node::NodeObject;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
-use headgate_test_kubernetes::{kubectl, own_cluster};
+use headgate_test_kubernetes::{eventually, kubectl, own_cluster};
 use hyper::Request;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
@@ -307,7 +307,14 @@ async fn what_the_api_server_accepts_is_decoded_or_skipped() {
     let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"];
     let waited = kubectl(control_plane.kubeconfig()).args(established).output().unwrap();
     assert!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stderr));
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    for resource in ["nodemaintenances", "evacuations"] {
+        eventually(Duration::from_secs(30), resource, async || {
+            let path = format!("/apis/headgate.dev/v1alpha1/{resource}");
+            let listed = client.request::<Value>(request("GET", &path, &Value::Null)).await;
+            listed.map_err(|error| error.to_string())
+        })
+        .await;
+    }
     // Pods need it, and no controller creates it here.
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     let accounts = "/api/v1/namespaces/default/serviceaccounts";

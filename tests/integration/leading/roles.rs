@@ -6,17 +6,11 @@ use serde_json::Value;
 
 use super::*;
 
-/// Time within which a candidate reads the Lease, and acquires it if it is free; the first read comes within 5 s.
-const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(8);
-
 #[tokio::test]
 async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
     let lease = ExclusiveLease::free().await;
-    let before = lease.version().await;
     let (options, _) = candidate().await;
     let agent = options.argument("--role=agent").start().await;
-    tokio::time::sleep(FIRST_READ_TIMEOUT).await;
-    assert_eq!(lease.version().await, before, "its log:\n{}", agent.log());
     assert_eq!(
         agent.statusz().await["leader"],
         json!({"role": "agent", "stands": false})

@@ -195,7 +195,6 @@ async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out(
     set_taints(administrator, &name, &[CANDIDATE_TAINT]).await;
     until_delayed(administrator, &name, true).await;
     assert!(agent.stop(SOON).await.success());
-    tokio::time::sleep(STABLE).await;
     assert!(
         is_delayed(administrator, &name).await,
         "an agent that stops removes nothing"

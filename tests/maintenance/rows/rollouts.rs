@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use headgate_test_kubernetes::{eventually, met};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::pods::{is_blocked, on_node};
-use crate::cluster::NODES;
+use crate::cluster::{NODES, SOON};
 use crate::follow::follow;
 use crate::scene::Scene;
 
@@ -47,9 +48,10 @@ impl Endpoints {
     }
 
     async fn until_ready(&self, service: &str) {
-        while self.seen.borrow().count(service) == 0 {
-            sleep(Duration::from_millis(50)).await;
-        }
+        eventually(SOON, service, async || {
+            met(self.seen.borrow().count(service) > 0, "no ready endpoint")
+        })
+        .await;
     }
 }
 
@@ -150,12 +152,12 @@ pub(super) async fn broken_successor(scene: Scene) {
         })
     };
     scene.maintain(name, &[node], &allowed()).await;
-    let successor = loop {
-        if let Some(pod) = on_node(&scene, "web", other).await.into_iter().next() {
-            break pod["metadata"]["name"].as_str().unwrap().to_owned();
-        }
-        sleep(Duration::from_millis(200)).await;
-    };
+    let successor = eventually(SOON, "a successor", async || {
+        let pods = on_node(&scene, "web", other).await;
+        let pod = pods.first().ok_or("no pod")?;
+        Ok(pod["metadata"]["name"].as_str().unwrap().to_owned())
+    })
+    .await;
     let successor = format!("{}/{successor}", scene.pods());
     let waiting = json!({"reason": "ImagePullBackOff", "message": "Back-off pulling image \"none\""});
     let container = json!({"name": "c", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
