@@ -10,7 +10,6 @@ use self::emulator_process::Emulator;
 use crate::harness::http::{Connection, control, exchange};
 
 mod clients;
-mod cloud_controller_manager;
 pub(crate) mod emulator_process;
 mod evidence;
 

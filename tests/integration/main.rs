@@ -37,7 +37,6 @@ mod kube_proxy;
 mod leading;
 mod links;
 mod listener;
-mod liveness;
 mod maintenance;
 mod manifests;
 mod node;

@@ -1,6 +1,6 @@
 //! KEP-3836's end-to-end tests on the drill's data plane: with kube-proxy's own process, and with headgate's agents.
 //!
-//! The third one, about liveness probes, is `liveness.rs`.
+//! The third one, about liveness probes, needs no data plane: `node.rs` asks `/livez` beside each answer of `/healthz`.
 
 use std::time::Duration;
 

@@ -1,13 +1,12 @@
-//! The requests that a real cloud-controller-manager was seen to make, and what they do to admin states. Plain HTTP with a token of
-//! App Service's endpoint, as there.
+//! A client that makes the requests that a real cloud-controller-manager was seen to make. Plain HTTP with a token of App Service's
+//! endpoint, as there.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use headgate_test_kubernetes::eventually;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::emulator_process::Emulator;
 use crate::harness::http::{self, Response};
 
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -94,21 +93,6 @@ impl Controller {
         self.read(path).await
     }
 
-    async fn delete(&self, path: &str) {
-        let answer = self.send("DELETE", &with_version(path), None, &Value::Null).await;
-        assert!(
-            matches!(answer.status, 200 | 202 | 204),
-            "DELETE {path}: {}",
-            answer.status
-        );
-        self.follow(&answer).await;
-        assert_eq!(
-            self.get(path, NETWORK_API_VERSION).await.status,
-            404,
-            "GET {path} after its deletion"
-        );
-    }
-
     /// Polls the operation as the SDK does, with the URL as given.
     async fn follow(&self, accepted: &Response) {
         let Some(url) = accepted.header("Azure-AsyncOperation") else {
@@ -136,113 +120,4 @@ pub(crate) fn etag(document: &Value) -> &str {
     document["etag"]
         .as_str()
         .unwrap_or_else(|| panic!("no etag: {document}"))
-}
-
-/// A load balancer as cloud-controller-manager writes it for one Service; it composes the ids of the children itself.
-fn load_balancer(id: &str, public_ip: &str) -> Value {
-    let reference = |path: &str| json!({"id": format!("{id}/{path}")});
-    json!({
-        "location": "eastus", "name": "kubernetes", "sku": {"name": "Standard"},
-        "properties": {
-            "frontendIPConfigurations": [{
-                "name": "a1", "id": format!("{id}/frontendIPConfigurations/a1"),
-                "properties": {"publicIPAddress": {"id": public_ip}},
-            }],
-            "backendAddressPools": [{"name": "kubernetes"}],
-            "probes": [{"name": "a1-TCP-80", "properties": {
-                "protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5, "probeThreshold": 2,
-            }}],
-            "loadBalancingRules": [{"name": "a1-TCP-80", "properties": {
-                "protocol": "Tcp", "frontendPort": 80, "backendPort": 80, "enableFloatingIP": true,
-                "frontendIPConfiguration": reference("frontendIPConfigurations/a1"),
-                "backendAddressPool": reference("backendAddressPools/kubernetes"),
-                "probe": reference("probes/a1-TCP-80"),
-            }}],
-        },
-    })
-}
-
-fn addresses(names: &[&str]) -> Value {
-    let address = |(number, name)| json!({"name": name, "properties": {"ipAddress": format!("10.0.0.{}", number + 4)}});
-    names.iter().enumerate().map(address).collect()
-}
-
-#[tokio::test]
-async fn cloud_controller_manager_keeps_or_resets_admin_states_on_the_emulator() {
-    let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
-    let controller = Controller::start(emulator.arm).await;
-    let network = format!("{GROUP}/Microsoft.Network");
-    let id = format!("{network}/loadBalancers/kubernetes");
-    let pool = format!("{id}/backendAddressPools/default-loc");
-    let public_ip = format!("{network}/publicIPAddresses/kubernetes-a1");
-    controller
-        .put(&public_ip, None, &json!({"location": "eastus", "properties": {}}))
-        .await;
-    controller.put(&id, None, &load_balancer(&id, &public_ip)).await;
-    let members = |names: &[&str]| json!({"name": "default-loc", "properties": {"loadBalancerBackendAddresses": addresses(names)}});
-    controller.put(&pool, None, &members(&["node-1", "node-2"])).await;
-    let state = async || {
-        let found = controller.read(&pool).await;
-        let all = found["properties"]["loadBalancerBackendAddresses"]
-            .as_array()
-            .unwrap()
-            .clone();
-        all.iter().find(|address| address["name"] == "node-1").unwrap()["properties"]["adminState"].clone()
-    };
-    let unset = |document: &Value| {
-        let mut document = document.clone();
-        document["properties"]["loadBalancerBackendAddresses"][0]["properties"]
-            .as_object_mut()
-            .unwrap()
-            .remove("adminState");
-        document
-    };
-
-    // Set by an agent. The pool updater reads and writes the pool afterwards: kept.
-    let before = controller.read(&pool).await;
-    let mut down = before.clone();
-    down["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = json!("Down");
-    controller.put(&pool, Some(etag(&before)), &down).await;
-    let read = controller.read(&pool).await;
-    controller.put(&pool, None, &read).await;
-    assert_eq!(state().await, "Down");
-
-    // A port is added to the load balancer, with If-Match: kept.
-    let mut found = controller.read(&id).await;
-    let mut rule = found["properties"]["loadBalancingRules"][0].clone();
-    for field in ["id", "etag"] {
-        rule.as_object_mut().unwrap().remove(field);
-    }
-    rule["name"] = json!("a1-TCP-443");
-    rule["properties"]["frontendPort"] = json!(443);
-    found["properties"]["loadBalancingRules"]
-        .as_array_mut()
-        .unwrap()
-        .push(rule);
-    let old = etag(&found).to_owned();
-    let found = controller.put(&id, Some(&old), &found).await;
-    assert_eq!(found["properties"]["loadBalancingRules"].as_array().unwrap().len(), 2);
-    assert_eq!(state().await, "Down");
-
-    // A pool that was read before is written: lost without an error.
-    controller.put(&pool, None, &unset(&down)).await;
-    assert!(matches!(state().await.as_str(), None | Some("None")));
-
-    // A node that leaves and returns has no admin state.
-    controller.put(&pool, None, &down).await;
-    assert_eq!(state().await, "Down");
-    controller.put(&pool, None, &members(&["node-2"])).await;
-    controller.put(&pool, None, &members(&["node-1", "node-2"])).await;
-    assert!(matches!(state().await.as_str(), None | Some("None")));
-
-    // The Local Service becomes a Cluster one, then the last Service is deleted.
-    controller.delete(&pool).await;
-    controller.delete(&id).await;
-    controller.delete(&public_ip).await;
-    assert_eq!(
-        controller.read(&format!("{network}/loadBalancers")).await["value"],
-        json!([])
-    );
-
-    emulator.stop().await;
 }

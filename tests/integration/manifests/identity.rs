@@ -135,15 +135,6 @@ fn pods_match_what_the_webhook_injects() {
 }
 
 #[test]
-fn role_agent_has_no_azure_configuration() {
-    let hardened = objects_of(&hardened_with_identity());
-    let agent = pod(&hardened, "DaemonSet").to_string();
-    for word in ["azure", "AZURE", "secret"] {
-        assert!(!agent.contains(word), "{word}: {agent}");
-    }
-}
-
-#[test]
 fn pods_that_can_lead_have_a_larger_memory_limit() {
     let memory = |objects: &[Value], kind| pod(objects, kind)["containers"][0]["resources"]["limits"]["memory"].clone();
     assert_eq!(memory(&objects_of(&leading_agents()), "DaemonSet"), "256Mi");

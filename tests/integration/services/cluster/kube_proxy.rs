@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::process::Command;
 
 use headgate_test_kubernetes::kubectl;
 use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster, scratch};
@@ -21,20 +20,6 @@ use crate::node::with_token;
 
 fn example() -> std::path::PathBuf {
     folder(&without_kube_proxy())
-}
-
-#[test]
-fn the_settings_example_is_accepted() {
-    let output = Command::new(env!("CARGO_BIN_EXE_headgate"))
-        .args(["agent", "--check-config", "--config"])
-        .arg(example().join("settings.yaml"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let settings: serde_yaml::Value = serde_yaml::from_slice(&output.stdout).unwrap();
-    assert_eq!(settings["healthzBindAddress"], "[::]:10256");
-    assert_eq!(settings["kubeProxyHealthzUrl"], "Disabled");
-    assert_eq!(settings["serviceHealthChecks"], "NodePorts");
 }
 
 /// A kubeconfig for headgate's service account with the rights of the manifests, and no others.
