@@ -57,7 +57,7 @@ impl Serialize for Families<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(family, health)| {
             let body = FamilyBody {
-                last_updated: GoTime(Some(health.last_updated)),
+                last_updated: GoTime(health.last_updated),
                 healthy: health.healthy,
             };
             (family, body)

@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(
             health.families[&IpFamily::IPv6],
             FamilyHealth {
-                last_updated: "2026-01-01T00:00:02.5Z".parse().unwrap(),
+                last_updated: Some("2026-01-01T00:00:02.5Z".parse().unwrap()),
                 healthy: true
             }
         );
@@ -234,6 +234,7 @@ mod tests {
                 let (status, now) = after(&[answer(code, body)]);
                 let health = status.health(now);
                 assert_eq!((health.healthy, health.families.len()), (healthy, 0), "{code} {body}");
+                assert_eq!(health.last_updated, healthy.then_some(now.wall), "{code} {body}");
             }
         }
     }

@@ -25,7 +25,7 @@ pub enum ProxyPart {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PartState {
-    last_updated: Timestamp,
+    last_updated: Option<Timestamp>,
     oldest_pending: Option<Instant>,
     is_failing: bool,
 }
@@ -52,7 +52,7 @@ pub struct ProxyHealth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FamilyHealth {
     /// The time of the last update.
-    pub last_updated: Timestamp,
+    pub last_updated: Option<Timestamp>,
     /// Whether the family is neither failing nor late.
     pub healthy: bool,
 }
@@ -98,7 +98,7 @@ impl ProxyStatus {
         self.parts.insert(
             part,
             PartState {
-                last_updated: at,
+                last_updated: Some(at),
                 oldest_pending: None,
                 is_failing: false,
             },
@@ -108,8 +108,8 @@ impl ProxyStatus {
     /// Marks `part` as unhealthy by its own report. `last_updated` is the time of its last update, if the report has
     /// one.
     pub fn mark_failing(&mut self, part: ProxyPart, last_updated: Option<Timestamp>) {
-        let known = self.parts.get(&part).map(|state| state.last_updated);
-        let last_updated = last_updated.or(known).unwrap_or(Timestamp::UNIX_EPOCH);
+        let known = self.parts.get(&part).and_then(|state| state.last_updated);
+        let last_updated = last_updated.or(known);
         self.parts.insert(
             part,
             PartState {
@@ -148,7 +148,7 @@ impl ProxyStatus {
         });
         ProxyHealth {
             healthy: self.parts.values().all(is_healthy),
-            last_updated: self.parts.values().map(|state| state.last_updated).max(),
+            last_updated: self.parts.values().filter_map(|state| state.last_updated).max(),
             families: families.collect(),
         }
     }
@@ -175,7 +175,7 @@ mod tests {
 
     fn family(last_updated: Moment, healthy: bool) -> FamilyHealth {
         FamilyHealth {
-            last_updated: last_updated.wall,
+            last_updated: Some(last_updated.wall),
             healthy,
         }
     }
