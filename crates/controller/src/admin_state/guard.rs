@@ -1,6 +1,7 @@
 //! The guard: how many entries of a pool stay in service, and which ones although their Nodes have signals. Pure.
 //!
-//! Azure's load balancer does not fail open: a pool whose entries are all `Down`, or all fail their probe, serves nothing.
+//! A pool whose entries are all `Down`, or by default all fail their probe, serves nothing: whether Azure's `AllProbedUp` overrides `Down`
+//! is not documented.
 //! An entry can serve if it is not `Down` and its Node is Ready, carries no signal and is not excluded from load balancers.
 //! Where probes reach headgate, the signals for `/healthz` count for that as well, from their first observation: agents count
 //! by their own clocks, so one that must last may count for them before it counts for the leader. There, a Node without an agent never
