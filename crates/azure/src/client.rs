@@ -181,6 +181,15 @@ impl ArmClient {
         }
     }
 
+    /// Waits for a token, so that the next request need not.
+    ///
+    /// # Errors
+    /// When there is none, and the token endpoint gives none.
+    pub async fn ensure_token(&self) -> Result<(), ArmError> {
+        self.path.tokens.token().await?;
+        Ok(())
+    }
+
     /// The metrics that count this client's requests.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics

@@ -23,7 +23,7 @@ use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
 use headgate_core::changed;
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
-use headgate_kubernetes::leader::{ArmLock, LockError, LockGuard, PermitError, Term};
+use headgate_kubernetes::leader::{ArmLock, LockGuard, PermitError, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -79,7 +79,7 @@ pub(crate) enum IntentNotRecorded {
 pub(crate) enum Outcome<'a> {
     /// The load balancer was read under the shared Lease.
     Read(&'a Observation),
-    /// It could not be read under the shared Lease.
+    /// It could not be read under the shared Lease, or there is no token for that.
     ReadFailed(&'a ArmError),
     /// The pool of this edit could not be read alone, so its members are not written now.
     PoolNotRead(&'a PoolEdit, &'a ArmError),
@@ -151,7 +151,7 @@ pub(crate) struct WriterLabels {
 enum Phase {
     /// Nothing: nothing is due, or a retry waits for its time. Plans are made from lists.
     Idle,
-    /// A place in the queue for the shared Lease. Plans are made from lists; dropping this leaves the queue.
+    /// A place in the queue for the shared Lease, once there is a token. Plans are made from lists; dropping this leaves the queue.
     AwaitingLease(LeaseRequest),
     /// The shared Lease and a fresh read. Plans are made from that read.
     Writing(Box<Batch>),
@@ -160,7 +160,7 @@ enum Phase {
 struct LeaseRequest {
     /// The span of the attempt, from here to its end.
     span: ReconcileSpan,
-    acquired: BoxFuture<'static, Result<LockGuard, LockError>>,
+    acquired: BoxFuture<'static, Result<LockGuard, AttemptError>>,
     /// The plan that the Lease was requested for.
     plan: Vec<PoolEdit>,
 }
@@ -288,8 +288,7 @@ impl PoolWriter {
     }
 
     fn request_lease(&self, plan: Vec<PoolEdit>) -> LeaseRequest {
-        let (lock, caller) = (self.lock.clone(), self.labels.lock_caller);
-        let deadline = Instant::now() + LEASE_WAIT_TIMEOUT;
+        let (arm, lock, caller) = (self.arm.clone(), self.lock.clone(), self.labels.lock_caller);
         let span = ReconcileSpan::start(Reconciled::LoadBalancer, || Reconcile {
             term: Some(self.term.number()),
             load_balancer: Some(self.load_balancer.name()),
@@ -297,7 +296,12 @@ impl PoolWriter {
         });
         LeaseRequest {
             span,
-            acquired: async move { lock.acquire(caller, deadline).await }.boxed(),
+            acquired: async move {
+                // Others would wait for the Lease while this waits for a token.
+                arm.ensure_token().await?;
+                Ok(lock.acquire(caller, Instant::now() + LEASE_WAIT_TIMEOUT).await?)
+            }
+            .boxed(),
             plan,
         }
     }
@@ -322,7 +326,10 @@ impl PoolWriter {
                 span.run(self.read(Box::new(batch), state, planner)).await
             }
             Err(error) => {
-                span.run(self.end_attempt(plan, Err(error.into()), &span, state, planner))
+                if let AttemptError::Arm(error) = &error {
+                    planner.handle_outcome(Outcome::ReadFailed(error));
+                }
+                span.run(self.end_attempt(plan, Err(error), &span, state, planner))
                     .await
             }
         }

@@ -38,7 +38,7 @@ fn release(fake: &FakeApi) {
     });
 }
 
-fn holder(cluster: &TestCluster) -> String {
+pub(crate) fn holder(cluster: &TestCluster) -> String {
     let lease: Lease = cluster.fake.peek("kube-system", NAME).unwrap();
     lease.spec.unwrap().holder_identity.unwrap()
 }
@@ -47,6 +47,26 @@ fn holder(cluster: &TestCluster) -> String {
 async fn one_pool() -> TestCluster {
     let pool = ("kubernetes", entries(1..=3, false));
     TestCluster::with(3, &[load_balancer("kubernetes", &[pool])]).await
+}
+
+/// Nothing can be read or written without one.
+#[tokio::test(start_paused = true)]
+async fn lease_is_not_acquired_without_a_token() {
+    for action in [json!({"stall": "5m"}), json!({"answer": {"status": 400}})] {
+        let cluster = one_pool().await;
+        cluster.fault("POST", "/token$", None, &action);
+        // The present one is valid for an hour.
+        sleep(3700 * SECOND).await;
+        cluster.taint(2, &[DRAINING]);
+        sleep(180 * SECOND).await;
+        let takes = cluster.fake.requests();
+        let mut leases = takes.iter().filter(|asked| asked.path.ends_with(NAME));
+        assert!(leases.all(|asked| asked.method == hyper::Method::GET), "{action}");
+        let notes = cluster.notes(FAILED, "node-2").await;
+        assert!(notes.len() == 1 && notes[0].contains("no token"), "{action}: {notes:?}");
+        cluster.clear_faults();
+        cluster.until_down(&["node-2"]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
