@@ -1,7 +1,7 @@
 //! What the last reads of all managed load balancers prove about each Node with a signal. Pure.
 //!
-//! Invariant: [`NodeTraffic::Out`] needs a list of load balancers that was sent after the signal was observed and is not older than
-//! [`MAX_LIST_AGE`], plans of all of them that know the signal, entries of the Node that are all `Down` by the newest read or list, and no
+//! Invariant: [`NodeTraffic::Out`] needs a list of load balancers that was sent after the signal was observed and has ended less than
+//! [`MAX_LIST_AGE`] ago, plans of all of them that know the signal, entries of the Node that are all `Down` by the newest read or list, and no
 //! entry that may be the Node's without being known as such. How long an answer may be awaited is left to the callers.
 
 use std::time::Duration;
@@ -18,7 +18,8 @@ use super::settings::AdminStateMode;
 use super::transitions::pool_names;
 use crate::pool::{Claimed, ClusterNode, NodeMatcher};
 
-/// The age of the last list from which it proves nothing. While a Node has a signal, a list is due every 15 s.
+/// How long a list proves something after its end. While a Node has a signal, a list is due every 15 s; one that takes longer than that
+/// follows the last one at once.
 pub(super) const MAX_LIST_AGE: Duration = Duration::from_secs(45);
 
 impl LastReads<'_> {
@@ -64,14 +65,18 @@ impl LastReads<'_> {
         if let Some(since) = self.targets.stale_since() {
             return Some(Unproved::NodesStale(since));
         }
-        let listed_at = self.listing.requested_at;
-        let is_recent = listed_at.is_some_and(|at| self.now.mono < at + MAX_LIST_AGE);
-        (!is_recent).then(|| self.not_listed())
+        let received_at = self.listing.received_at;
+        if received_at.is_some_and(|at| self.now.mono < at + MAX_LIST_AGE) {
+            return None;
+        }
+        let too_old = || format!("the last list is older than {} s", MAX_LIST_AGE.as_secs());
+        Some(self.not_listed(received_at.map(|_| too_old())))
     }
 
-    fn not_listed(&self) -> Unproved {
+    /// `otherwise` is why, if the last list has not failed.
+    fn not_listed(&self, otherwise: Option<String>) -> Unproved {
         let error = self.listing.last_error.as_ref();
-        Unproved::NotListed(error.map(|error| error.message.clone()))
+        Unproved::NotListed(error.map(|error| error.message.clone()).or(otherwise))
     }
 
     fn out(&self, node: &ClusterNode, previous: &TrafficByNode) -> NodeTraffic {
@@ -101,7 +106,7 @@ impl LastReads<'_> {
         }
         // An older list may not show a pool that the Node has joined since.
         if self.listing.requested_at.is_none_or(|at| at < period.since.mono) {
-            return Some(self.not_listed());
+            return Some(self.not_listed(None));
         }
         if self.managed().next().is_none() && !self.has_no_load_balancer_service {
             return Some(Unproved::NoLoadBalancer);
@@ -243,6 +248,7 @@ mod tests {
             };
             let mut listing = Listing {
                 requested_at: Some(now.mono),
+                received_at: Some(now.mono),
                 ..Listing::default()
             };
             listing.load_balancers.insert(read.id.clone(), Arc::new(read));
@@ -259,6 +265,7 @@ mod tests {
         let (targets, ledger) = (target_states(&[node(1, &[DRAIN])], now), ledger(&[]));
         let listing = Listing {
             requested_at: Some(now.mono),
+            received_at: Some(now.mono),
             ..Listing::default()
         };
         let mut reads = LastReads::new(&targets, &[], &ledger, &listing, AdminStateMode::Enforce, now);
@@ -364,6 +371,7 @@ mod tests {
             }];
             let listing = Listing {
                 requested_at: Some(now.mono),
+                received_at: Some(now.mono),
                 ..Listing::default()
             };
             let reads = LastReads::new(&targets, &planned, &ledger, &listing, AdminStateMode::Enforce, now);

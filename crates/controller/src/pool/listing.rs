@@ -102,6 +102,8 @@ pub type RecordedPools = Arc<dyn Fn() -> BTreeSet<PoolId> + Send + Sync>;
 pub struct Listing {
     /// When that list was sent; `None` before the first one succeeded.
     pub requested_at: Option<Instant>,
+    /// When it had been received.
+    pub received_at: Option<Instant>,
     /// The load balancers by their resource ids.
     pub load_balancers: BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>,
     /// Those that do not exist, by the answer to a read of their ids; empty for a list.
@@ -217,6 +219,7 @@ pub async fn list_on_request(
                 served = Some((request.number, request.relaxed_number));
                 let listing = Listing {
                     requested_at: Some(started_at),
+                    received_at: Some(now),
                     load_balancers,
                     ..Listing::default()
                 };

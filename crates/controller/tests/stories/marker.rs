@@ -1,5 +1,6 @@
 //! The marker: the Node condition that says that a node has left its load balancers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -306,6 +307,28 @@ async fn failing_lists_and_a_new_leader_never_leave_it_true_without_proof() {
     cluster.taint(2, &[]);
     cluster.lead(ENFORCE).await;
     until_shown(&cluster, 2, "False", "NoSignal").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_lists_leave_it_true_until_the_last_one_is_too_old() {
+    // The time for a request is a minute.
+    for (stall, is_too_old) in [("30s", false), ("42s", false), ("58s", true)] {
+        let cluster = cluster().await;
+        cluster.fault("GET", "/loadBalancers$", None, &json!({"stall": stall}));
+        cluster.taint(2, &[DRAINING]);
+        until_shown(&cluster, 2, "True", "AdminStateDown").await;
+        let mut messages = BTreeSet::new();
+        for _ in 0..300 {
+            sleep(SECOND).await;
+            let marker = marker(&cluster, 2);
+            if marker["status"] != "True" {
+                messages.insert(marker["message"].to_string());
+            }
+        }
+        assert_eq!(messages.len(), usize::from(is_too_old), "{stall}: {messages:?}");
+        let says_so = |message: &String| message.contains("not listed: the last list is older than 45 s");
+        assert!(messages.iter().all(says_so), "{stall}: {messages:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -97,7 +97,7 @@ fn evaluate_node(inputs: &MarkerInputs<'_>, node: &ClusterNode) -> (Option<Marke
         message,
     };
     let is_out = status == MarkerStatus::True;
-    let next_at = reads.listing.requested_at.map(|at| at + MAX_LIST_AGE);
+    let next_at = reads.listing.received_at.map(|at| at + MAX_LIST_AGE);
     let state = MarkerState::new(node.uid.clone(), wanted, node.marker.clone());
     (Some(state), next_at.filter(|_| is_out))
 }

@@ -82,6 +82,7 @@ impl Scenario {
         };
         let mut listing = Listing {
             requested_at: self.list_age.map(|age| now - age),
+            received_at: self.list_age.map(|age| now - age),
             ..Listing::default()
         };
         listing.load_balancers.insert(read.id.clone(), Arc::new(view(listed)));
