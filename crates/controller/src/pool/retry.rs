@@ -94,12 +94,16 @@ impl Backoff {
 
     /// The delay after an error of ARM.
     pub(super) fn delay_after(&mut self, error: &ArmError) -> Duration {
-        let (delays, max) = match error.class() {
-            ErrorClass::Terminal => (&mut self.terminal, MAX_TERMINAL_DELAY),
-            ErrorClass::Stale | ErrorClass::Retriable => (&mut self.retriable, MAX_DELAY),
+        let delay = match error.class() {
+            ErrorClass::Terminal => self.next_long_delay(),
+            ErrorClass::Stale | ErrorClass::Retriable => self.next_delay(),
         };
-        let delay = delays.next().unwrap_or(max);
         delay.max(error.retry_after(Instant::now()).unwrap_or_default())
+    }
+
+    /// The delay after a failure that lasts: a terminal one, or one that was repeated for so long.
+    pub(super) fn next_long_delay(&mut self) -> Duration {
+        self.terminal.next().unwrap_or(MAX_TERMINAL_DELAY)
     }
 
     /// The delay after a failure of another system, such as the API server.

@@ -7,7 +7,7 @@ mod deletion;
 mod edge_cases;
 mod events;
 mod interfaces;
-mod lease;
+pub(crate) mod lease;
 mod lifecycle;
 mod ownership;
 mod replaced;

@@ -24,6 +24,8 @@ const BUSY_ERROR_AFTER: Duration = Duration::from_mins(1);
 pub(super) enum AttemptError {
     /// A request to ARM failed.
     Arm(ArmError),
+    /// ARM refuses a version of a pool that reads show for longer than they lag. The same write is refused again.
+    VersionRefused(ArmError),
     /// The planner could not record an edit.
     IntentNotRecorded(IntentNotRecorded),
     /// The shared Lease was not acquired.
@@ -169,6 +171,9 @@ impl Attempts {
                 LastError::new(ErrorClass::Retriable, "NotRecorded", error.to_string(), previous),
                 self.backoff.next_delay(),
             ),
+            Err(AttemptError::VersionRefused(error)) => {
+                (LastError::from_arm(&error, previous), self.backoff.next_long_delay())
+            }
             Err(AttemptError::Arm(error)) => {
                 let wait = error.retry_after(now).filter(|_| !concerns_one_pool(&error));
                 retry_after = wait.map(|wait| now + wait);

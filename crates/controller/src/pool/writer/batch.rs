@@ -35,7 +35,7 @@ pub(super) struct Batch {
     pub(super) documents: Documents,
     /// Not written again in this batch.
     rejected: HashSet<PoolId>,
-    rejection: Option<ArmError>,
+    rejection: Option<AttemptError>,
     /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
     unrecorded: Option<IntentNotRecorded>,
     /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
@@ -125,18 +125,21 @@ impl Batch {
     fn take_error(&mut self) -> Option<AttemptError> {
         let unrecorded = self.unrecorded.take().map(AttemptError::IntentNotRecorded);
         match self.rejection.take() {
-            Some(error) if error.class() != ErrorClass::Terminal => Some(error.into()),
-            terminal => unrecorded.or(terminal.map(AttemptError::Arm)),
+            Some(error) if may_pass_soon(&error) => Some(error),
+            lasting => unrecorded.or(lasting),
         }
     }
 
-    fn reject(&mut self, pool: PoolId, error: ArmError) {
-        let is_passing = |error: &ArmError| error.class() != ErrorClass::Terminal;
-        if !self.rejection.as_ref().is_some_and(is_passing) {
+    fn reject(&mut self, pool: PoolId, error: AttemptError) {
+        if !self.rejection.as_ref().is_some_and(may_pass_soon) {
             self.rejection = Some(error);
         }
         self.rejected.insert(pool);
     }
+}
+
+fn may_pass_soon(error: &AttemptError) -> bool {
+    matches!(error, AttemptError::Arm(error) if error.class() != ErrorClass::Terminal)
 }
 
 /// Ends once this hold of the Lease admits no write any more, if none was sent: others wait for it.
@@ -340,10 +343,13 @@ impl PoolWriter {
             // The members are settled, so the next plan is without them: other pools and the admin states go on.
             Err(error)
                 if edit.is_members_only() && !error.is_throttled() || with_members && concerns_one_pool(&error) => {}
+            Err(error) if state.replaced.is_refused_for_long(&edit.pool, &error) => {
+                batch.reject(edit.pool, AttemptError::VersionRefused(error));
+            }
             Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
                 batch.stale_writes += 1;
             }
-            Err(error) if concerns_one_pool(&error) => batch.reject(edit.pool, error),
+            Err(error) if concerns_one_pool(&error) => batch.reject(edit.pool, error.into()),
             Err(error) => {
                 state.attempts.fail_pool(edit.pool);
                 return Err(error.into());

@@ -14,8 +14,8 @@ pub(crate) const MAX_READ_LAG: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct ReplacedVersions {
     replaced: HashMap<PoolId, (Etag, Instant)>,
-    /// The versions of which ARM has refused one write: another writer has replaced them, or ARM itself lags.
-    refused: HashMap<PoolId, Etag>,
+    /// The versions of which ARM has refused writes, and since when: another writer has replaced them, or ARM itself lags.
+    refused: HashMap<PoolId, (Etag, Instant)>,
 }
 
 impl ReplacedVersions {
@@ -29,14 +29,24 @@ impl ReplacedVersions {
         let is_replaced = match outcome {
             // A failed operation was accepted as well.
             Ok(()) | Err(ArmError::OperationFailed { .. }) => true,
-            Err(error) if error.status().is_some_and(|status| status.as_u16() == 412) => {
-                self.refused.insert(pool.clone(), etag.clone()).as_ref() == Some(&etag)
+            Err(error) if is_version_refused(error) => {
+                let is_first = self.refused.get(pool).is_none_or(|(refused, _)| *refused != etag);
+                if is_first {
+                    self.refused.insert(pool.clone(), (etag.clone(), Instant::now()));
+                }
+                !is_first && !self.is_refused_for_long(pool, error)
             }
             Err(_) => false,
         };
         if is_replaced {
             self.replaced.insert(pool.clone(), (etag, Instant::now()));
         }
+    }
+
+    /// Whether this error of the last write of a pool says that ARM refuses a version for longer than reads lag.
+    pub(super) fn is_refused_for_long(&self, pool: &PoolId, error: &ArmError) -> bool {
+        let refused = self.refused.get(pool).filter(|_| is_version_refused(error));
+        refused.is_some_and(|(_, since)| since.elapsed() >= MAX_READ_LAG)
     }
 
     /// Whether a read that shows these versions is older than a write that is known.
@@ -47,6 +57,10 @@ impl ReplacedVersions {
         };
         read.into_iter().any(is_replaced)
     }
+}
+
+fn is_version_refused(error: &ArmError) -> bool {
+    error.status().is_some_and(|status| status.as_u16() == 412)
 }
 
 #[cfg(test)]
@@ -81,6 +95,20 @@ mod tests {
             assert!(!shows(&replaced, "b", Some(&first)));
             advance(MAX_READ_LAG).await;
             assert!(!shows(&replaced, "a", Some(&first)), "ARM has not replaced it");
+            let refusal = refused(412, "", None);
+            let is_refused = outcomes
+                .iter()
+                .any(|outcome| matches!(outcome, Err(error) if is_version_refused(error)));
+            replaced.adopt(&pool("a"), Some(first.clone()), &Err(refusal.clone()));
+            assert_eq!(
+                replaced.is_refused_for_long(&pool("a"), &refusal),
+                is_refused,
+                "{outcomes:?}"
+            );
+            assert!(!replaced.is_refused_for_long(&pool("a"), &refused(409, "", None)));
+            assert!(!shows(&replaced, "a", Some(&first)), "reads are not waited for");
+            replaced.adopt(&pool("a"), Some(second.clone()), &Err(refusal.clone()));
+            assert!(!replaced.is_refused_for_long(&pool("a"), &refusal), "another version");
             replaced.adopt(&pool("a"), None, &Ok(()));
             assert!(replaced.replaced.is_empty() && replaced.refused.is_empty());
         }
