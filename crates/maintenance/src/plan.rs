@@ -123,6 +123,8 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
 fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     let uids: BTreeSet<_> = view.maintenances.iter().map(Maintenance::uid).collect();
     let mut wanted: BTreeMap<&str, (Isolation<'_>, NodePhase<'_>)> = BTreeMap::new();
+    // At the deadline of their drain, whatever others say.
+    let mut gone: BTreeSet<&str> = BTreeSet::new();
     for maintenance in &view.maintenances {
         for node in &maintenance.nodes {
             let drains = match maintenance.phase {
@@ -140,8 +142,10 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             let (isolation, phase) = wanted.entry(node).or_default();
             isolation.is_cordoned = true;
             let has_deadline = maintenance.object.spec.deadline.is_some();
-            isolation.is_gone_after |= has_deadline && drains;
-            isolation.is_there_after |= !has_deadline;
+            isolation.is_kept_from_scale_down |= !has_deadline;
+            if has_deadline && drains {
+                gone.insert(node);
+            }
             if drains {
                 isolation.drained_by.push(maintenance.uid());
                 phase.drained_by.push(maintenance.name);
@@ -174,7 +178,8 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             changes.insert(*name, Vec::new());
             continue;
         }
-        let (isolation, mut phase) = known.unwrap_or_default();
+        let (mut isolation, mut phase) = known.unwrap_or_default();
+        isolation.is_kept_from_scale_down &= !gone.contains(*name);
         phase.unknown = unknown;
         let mut change = isolation.change(node, &uids);
         if is_tainted_by_unknown {

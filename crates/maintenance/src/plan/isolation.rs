@@ -16,10 +16,8 @@ use super::action::{Change, NodeChange};
 pub struct Isolation<'a> {
     /// A maintenance is in progress on it.
     pub is_cordoned: bool,
-    /// One of them has no deadline, so the node is there again after it.
-    pub is_there_after: bool,
-    /// One that drains it has a deadline, at which the node is gone whatever the others say.
-    pub is_gone_after: bool,
+    /// One of them has no deadline, so the node is there again after it, and none that drains it has one.
+    pub is_kept_from_scale_down: bool,
     /// The UIDs of the maintenances that drain it, the oldest first.
     pub drained_by: Vec<&'a str>,
     /// A maintenance that went from `Idle` to `Complete` wants it schedulable, whatever made it unschedulable.
@@ -50,7 +48,7 @@ impl Isolation<'_> {
         };
         change.unschedulable = (wanted != node.unschedulable).then_some(wanted);
         // An autoscaler takes a node without pods for one that nobody needs.
-        let is_kept = self.is_there_after && !self.is_gone_after;
+        let is_kept = self.is_kept_from_scale_down;
         change.keep_from_scale_down = (is_kept != node.is_kept_from_scale_down).then_some(is_kept);
         change
     }
@@ -118,25 +116,6 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_after_its_drain_is_not_kept_from_scale_down() {
-        for (is_there_after, is_gone_after, is_kept) in [(true, false, true), (true, true, false), (false, true, false)]
-        {
-            let isolation = Isolation {
-                is_cordoned: true,
-                is_there_after,
-                is_gone_after,
-                ..Isolation::default()
-            };
-            let shown = Node {
-                is_kept_from_scale_down: !is_kept,
-                ..node(true, Some(false), None)
-            };
-            let change = isolation.change(&shown, &BTreeSet::new());
-            assert_eq!(change.keep_from_scale_down, Some(is_kept));
-        }
-    }
-
-    #[test]
     #[allow(clippy::too_many_lines, reason = "one table")]
     fn what_changes_on_a_node() {
         use Change::{Remove, Set};
@@ -145,12 +124,12 @@ mod tests {
         let none = Isolation::default();
         let cordon = Isolation {
             is_cordoned: true,
-            is_there_after: true,
+            is_kept_from_scale_down: true,
             ..Isolation::default()
         };
         let drain = Isolation {
             is_cordoned: true,
-            is_there_after: true,
+            is_kept_from_scale_down: true,
             drained_by: vec!["a", "b"],
             ..Isolation::default()
         };
