@@ -65,7 +65,7 @@ fn cluster_autoscaler(container: &ContainerSpec, world: &World) -> Vec<Finding> 
             .unwrap_or(default)
     };
     let mut findings = Vec::new();
-    let Some(hold) = world.settings.cluster_autoscaler_delay else {
+    let Some(hold) = world.settings.deletion_delay() else {
         let delay = duration("node-delete-delay-after-taint", DEFAULT_DELETE_DELAY);
         let probe_time = probe_time(world);
         let needed = probe_time + DRAIN_TIME;
@@ -78,8 +78,16 @@ fn cluster_autoscaler(container: &ContainerSpec, world: &World) -> Vec<Finding> 
                 format_duration(probe_time),
                 format_duration(DRAIN_TIME)
             );
-            let do_ = "set delayTermination.clusterAutoscaler, or --node-delete-delay-after-taint to the time of a probe and that of the longest \
-                       drain";
+            let do_ = match world.settings.cluster_autoscaler_delay {
+                Some(_) => {
+                    "delayTermination.clusterAutoscaler has no effect unless adminState.mode is Enforce and the signal cluster-autoscaler \
+                     counts; set --node-delete-delay-after-taint to the time of a probe and that of the longest drain"
+                }
+                None => {
+                    "set delayTermination.clusterAutoscaler, or --node-delete-delay-after-taint to the time of a probe and that of the \
+                     longest drain"
+                }
+            };
             findings.push(Finding::warning(what, do_));
         }
         return findings;

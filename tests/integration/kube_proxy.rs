@@ -172,6 +172,20 @@ fn headgate_and_kube_proxy_answer_alike() {
             met(ours["status"] == theirs["status"], format!("{ours} {theirs}"))
         })
         .await;
+
+        // kube-proxy stops answering; that counts after the health timeout.
+        control_plane.stop_optional_components().await;
+        eventually(Duration::from_secs(90), "/livez follows kube-proxy", async || {
+            let answer = http::get(agent.healthz_address(), "/livez").await.unwrap();
+            met(answer.status == 503, answer.text())
+        })
+        .await;
+        assert_eq!(
+            http::get(agent.metrics_address(), "/livez").await.unwrap().status,
+            200,
+            "restarting us cures nothing"
+        );
+        assert!(agent.log().contains("stopped answering"), "{}", agent.log());
         drop(agent);
         control_plane.stop().await;
     });

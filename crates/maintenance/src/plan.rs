@@ -123,7 +123,7 @@ pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
 fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
     let uids: BTreeSet<_> = view.maintenances.iter().map(Maintenance::uid).collect();
     let mut wanted: BTreeMap<&str, (Isolation<'_>, NodePhase<'_>)> = BTreeMap::new();
-    // At the deadline of their drain, whatever others say.
+    // Expected to be so at the deadline of their drain, whatever others say.
     let mut gone: BTreeSet<&str> = BTreeSet::new();
     for maintenance in &view.maintenances {
         for node in &maintenance.nodes {

@@ -1,5 +1,6 @@
 //! The table of broken worlds.
 
+use headgate_core::node::KnownSignal;
 use std::collections::BTreeMap;
 
 use super::*;
@@ -317,7 +318,10 @@ const BROKEN: &[Broken] = &[
         what: "kube-proxy owns its health check node port 32000",
     },
     Broken {
-        break_it: |world| world.settings.admin_state.mode = AdminStateMode::Observe,
+        break_it: |world| {
+            deletes_after(world, "1m", &[]);
+            world.settings.admin_state.mode = AdminStateMode::Observe;
+        },
         id: "local-services",
         state: State::Failure,
         object: "service/default/shop",
@@ -352,6 +356,14 @@ const BROKEN: &[Broken] = &[
     },
     Broken {
         break_it: |world| world.settings.cluster_autoscaler_delay = None,
+        id: "autoscalers",
+        state: State::Warning,
+        object: "deployment/kube-system/cluster-autoscaler",
+        what: "deletes a node 5s after its taint",
+    },
+    // Nothing but its time would end the delay.
+    Broken {
+        break_it: |world| world.settings.signals.disabled = [KnownSignal::ClusterAutoscaler].into(),
         id: "autoscalers",
         state: State::Warning,
         object: "deployment/kube-system/cluster-autoscaler",

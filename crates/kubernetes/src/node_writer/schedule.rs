@@ -45,7 +45,7 @@ type DueWrites<'a> = ((Rank, Instant), Vec<(NodeField, &'a NodeIntent)>);
 enum Rank {
     /// A hold, a draining taint or a delay of a deletion, also after a failed attempt: there are few, and seconds count.
     Hold,
-    /// Any other change, unless its last attempt failed, and a renewal of a hold that waits for [`RENEWAL_SLACK`].
+    /// Any other change, unless its last attempt failed, and a renewal of a hold that waits for [`RENEWAL_SLACK`] or is a leader's first one.
     Change,
     /// Other renewals, and repetitions.
     Other,
@@ -168,7 +168,7 @@ impl Schedule {
                         let confirmed_at = known.done.as_ref().map(|done| done.at);
                         confirmations.push((confirmed_at, at, name, intent));
                     }
-                    Some(at) if at <= now => add(name, (rank(*field, intent, known, at, now), at), *field, intent),
+                    Some(at) if at <= now => add(name, (rank(*field, intent, known, now), at), *field, intent),
                     Some(at) => wake_at(at),
                     None => {}
                 }
@@ -255,14 +255,18 @@ impl Schedule {
     }
 }
 
-fn rank(field: NodeField, intent: &NodeIntent, known: &FieldState, due_at: Instant, now: Instant) -> Rank {
+fn rank(field: NodeField, intent: &NodeIntent, known: &FieldState, now: Instant) -> Rank {
     let is_hold = matches!(
         field,
         NodeField::Hold | NodeField::DrainingTaint | NodeField::DeletionDelay
     );
+    let waits = || {
+        let done = known.done.as_ref().zip(intent.renew_interval);
+        done.is_none_or(|(done, interval)| now >= done.at + interval + RENEWAL_SLACK)
+    };
     match intent.shown {
         Shown::No | Shown::Unknown if is_hold => Rank::Hold,
-        Shown::Yes if is_hold && now >= due_at + RENEWAL_SLACK => Rank::Change,
+        Shown::Yes if is_hold && waits() => Rank::Change,
         Shown::No | Shown::Unknown if known.failures.is_none() => Rank::Change,
         Shown::Yes | Shown::No | Shown::Unknown => Rank::Other,
     }

@@ -246,6 +246,18 @@ fn holds_that_wait_to_be_renewed_go_before_changes_the_oldest_first() {
         .collect();
     let oldest: Vec<_> = held(Shown::No).into_keys().skip(50).collect();
     assert_eq!(started[..50], oldest, "{started:?}");
+    // The next leader does not know when they were renewed.
+    let mut next = Schedule::default();
+    all.insert(
+        NodeField::Marker,
+        std::sync::Arc::new(
+            (0..100)
+                .map(|number| (format!("o{number:04}"), once("a", Shown::No)))
+                .collect(),
+        ),
+    );
+    let (due, _) = next.start_due(&all, start);
+    assert!(names(&due).iter().all(|name| name.starts_with('n')), "{due:?}");
 }
 
 #[test]
