@@ -80,8 +80,8 @@ fn cluster_autoscaler(container: &ContainerSpec, world: &World) -> Vec<Finding> 
             );
             let do_ = match world.settings.cluster_autoscaler_delay {
                 Some(_) => {
-                    "delayTermination.clusterAutoscaler has no effect unless adminState.mode is Enforce and the signal cluster-autoscaler \
-                     counts; set --node-delete-delay-after-taint to the time of a probe and that of the longest drain"
+                    "delayTermination.clusterAutoscaler has no effect, as the signal cluster-autoscaler does not count, or on Azure \
+                     adminState.mode is not Enforce; set --node-delete-delay-after-taint to the time of a probe and that of the longest drain"
                 }
                 None => {
                     "set delayTermination.clusterAutoscaler, or --node-delete-delay-after-taint to the time of a probe and that of the \

@@ -184,10 +184,9 @@ impl ArmClient {
     /// Waits for a token, so that the next request need not.
     ///
     /// # Errors
-    /// When there is none, and the token endpoint gives none.
-    pub async fn ensure_token(&self) -> Result<(), ArmError> {
-        self.path.tokens.token().await?;
-        Ok(())
+    /// When there is none, and the token endpoint gives none before the deadline.
+    pub async fn ensure_token(&self, deadline: Instant) -> Result<(), ArmError> {
+        self.path.token(deadline).await.map(drop)
     }
 
     /// The metrics that count this client's requests.

@@ -125,11 +125,14 @@ impl RequestPath {
         Ok(())
     }
 
+    pub(crate) async fn token(&self, deadline: Instant) -> Result<Secret, ArmError> {
+        let token = timeout_at(deadline, self.tokens.token()).await;
+        Ok(token.map_err(|_| TokenError::Connection("the token endpoint before the deadline".to_owned()))??)
+    }
+
     /// Adds a bearer token. Refreshes it and sends the request once more when ARM answers 401.
     async fn authorized(&self, request: &ArmRequest) -> ResponseResult {
-        let token = timeout_at(request.deadline, self.tokens.token())
-            .await
-            .map_err(|_| TokenError::Connection("the token endpoint before the deadline".to_owned()))??;
+        let token = self.token(request.deadline).await?;
         let response = self.attempt(request, &token).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);

@@ -134,6 +134,7 @@ impl LoadBalancerPlanner {
     fn plan_pool(&self, pool: PoolView, targets: &TargetStates, interfaces: &InterfaceCache) -> Vec<AdminStateChange> {
         let view = LoadBalancerView {
             id: pool.id.load_balancer().clone(),
+            etag: None,
             is_busy: false,
             is_assembled: false,
             pools: vec![Arc::new(pool)],

@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use headgate_azure::{
-    AdminState, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
+    AdminState, Etag, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary,
+    ProvisioningState,
 };
 use serde_json::Value;
 
@@ -84,6 +85,8 @@ impl PoolView {
 pub struct LoadBalancerView {
     /// The load balancer's resource id.
     pub id: LoadBalancerId,
+    /// The version of the load balancer, which each write of one of its pools changes; not after single pools were read.
+    pub etag: Option<Etag>,
     /// Whether ARM is updating or deleting the load balancer or one of its pools. A write would cancel that.
     pub is_busy: bool,
     /// Whether it was too large for one response, and is assembled from its parts.
@@ -125,6 +128,7 @@ impl LoadBalancerView {
             is_busy,
             is_assembled: false,
             pools: pools.collect(),
+            etag: load_balancer.etag,
             id: load_balancer.id,
         }
     }
@@ -189,6 +193,7 @@ impl LoadBalancerView {
     pub fn deleted(id: LoadBalancerId) -> Self {
         Self {
             id,
+            etag: None,
             is_busy: false,
             is_assembled: false,
             pools: Vec::new(),

@@ -217,6 +217,9 @@ impl PoolWriter {
             }
 
             let (edits, waiting) = state.plan(&mut planner);
+            if edits.is_empty() {
+                state.replaced.forget_refused();
+            }
 
             // Act.
             phase = match phase {
@@ -273,6 +276,9 @@ impl PoolWriter {
         let Some((requested_at, view)) = listed else { return };
         let observation = state.observation.as_ref();
         if observation.is_none_or(|observation| observation.requested_at < requested_at) {
+            if observation.is_some_and(|observation| observation.view.etag != view.etag) {
+                state.attempts.adopt_new_version();
+            }
             state.observation = Some(Observation { requested_at, view });
         }
     }
@@ -298,7 +304,7 @@ impl PoolWriter {
             span,
             acquired: async move {
                 // Others would wait for the Lease while this waits for a token.
-                arm.ensure_token().await?;
+                arm.ensure_token(Instant::now() + READ_TIMEOUT).await?;
                 Ok(lock.acquire(caller, Instant::now() + LEASE_WAIT_TIMEOUT).await?)
             }
             .boxed(),

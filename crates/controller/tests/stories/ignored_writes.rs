@@ -157,7 +157,15 @@ async fn writes_refused_for_a_version_that_reads_still_show_are_repeated_after_m
         let notes = cluster.notes(FAILED, "node-2").await;
         // As of any failure that may pass, every 5 min.
         assert!((1..=13).contains(&notes.len()), "{names:?}: {notes:?}");
+        assert!(notes[0].contains("although reads show the version"), "{notes:?}");
         cluster.clear_faults();
+        if others.is_empty() {
+            // Another writer replaces the version.
+            let drain = |pool: &mut Value| pool["properties"]["drainPeriodInSeconds"] = 60.into();
+            cluster.foreign("kubernetes", "kubernetes", drain).await;
+            let took = cluster.until_down(&["node-2"]).await;
+            assert!(took < 20 * SECOND, "{took:?}");
+        }
         sleep(310 * SECOND).await;
         cluster.settle(&["node-2"]).await;
     }

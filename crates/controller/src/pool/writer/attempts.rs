@@ -83,6 +83,8 @@ struct DeferredPlan {
     until: Instant,
     /// The end of ARM's `Retry-After`, which holds for any plan, unless it is about one pool.
     retry_after: Option<Instant>,
+    /// Whether it waits because ARM refuses the version that reads show.
+    is_version_refused: bool,
 }
 
 /// ARM was found busy by each attempt since then.
@@ -111,6 +113,11 @@ impl Attempts {
         edits.sort_by_key(|edit| self.failed_pools.iter().position(|failed| *failed == edit.pool));
     }
 
+    /// The load balancer has another version: a plan that was deferred because ARM refused the one before is due.
+    pub(super) fn adopt_new_version(&mut self) {
+        self.deferred.take_if(|deferred| deferred.is_version_refused);
+    }
+
     /// Until when this plan is deferred. A plan that differs from the failed one waits for ARM's `Retry-After` only.
     pub(super) fn deferred_until(&self, plan: &[PoolEdit]) -> Option<Instant> {
         let deferred = self.deferred.as_ref()?;
@@ -135,6 +142,7 @@ impl Attempts {
         let is_hold_unused = matches!(result, Err(AttemptError::HoldClosed { has_written: false }));
         let was_hold_unused = std::mem::replace(&mut self.was_hold_unused, is_hold_unused);
         let mut retry_after = None;
+        let is_version_refused = matches!(result, Err(AttemptError::VersionRefused(_)));
         let (error, retry_in) = match result {
             // Once may be because the hold began for another load balancer.
             Err(AttemptError::HoldClosed { has_written: false }) if was_hold_unused => (
@@ -172,7 +180,9 @@ impl Attempts {
                 self.backoff.next_delay(),
             ),
             Err(AttemptError::VersionRefused(error)) => {
-                (LastError::from_arm(&error, previous), self.backoff.next_long_delay())
+                let mut error = LastError::from_arm(&error, previous);
+                error.message += ", although reads show the version that was sent; unless that changes, attempts are 30 s to 5 min apart";
+                (error, self.backoff.next_long_delay())
             }
             Err(AttemptError::Arm(error)) => {
                 let wait = error.retry_after(now).filter(|_| !concerns_one_pool(&error));
@@ -184,6 +194,7 @@ impl Attempts {
             plan,
             until: now + retry_in,
             retry_after,
+            is_version_refused,
         });
         AfterAttempt::Failed(self.adopt(load_balancer, error, retry_in))
     }

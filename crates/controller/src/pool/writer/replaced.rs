@@ -49,6 +49,11 @@ impl ReplacedVersions {
         refused.is_some_and(|(_, since)| since.elapsed() >= MAX_READ_LAG)
     }
 
+    /// Forgets the refusals: nothing is to be written, so the next one begins anew.
+    pub(super) fn forget_refused(&mut self) {
+        self.refused.clear();
+    }
+
     /// Whether a read that shows these versions is older than a write that is known.
     pub(super) fn contain_any<'a>(&self, read: impl IntoIterator<Item = (&'a PoolId, Option<&'a Etag>)>) -> bool {
         let is_replaced = |(pool, etag): (&PoolId, Option<&Etag>)| {
@@ -109,6 +114,10 @@ mod tests {
             assert!(!shows(&replaced, "a", Some(&first)), "reads are not waited for");
             replaced.adopt(&pool("a"), Some(second.clone()), &Err(refusal.clone()));
             assert!(!replaced.is_refused_for_long(&pool("a"), &refusal), "another version");
+            advance(MAX_READ_LAG).await;
+            replaced.forget_refused();
+            replaced.adopt(&pool("a"), Some(second.clone()), &Err(refusal.clone()));
+            assert!(!replaced.is_refused_for_long(&pool("a"), &refusal), "of another plan");
             replaced.adopt(&pool("a"), None, &Ok(()));
             assert!(replaced.replaced.is_empty() && replaced.refused.is_empty());
         }

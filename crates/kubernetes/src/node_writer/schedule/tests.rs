@@ -248,15 +248,12 @@ fn holds_that_wait_to_be_renewed_go_before_changes_the_oldest_first() {
     assert_eq!(started[..50], oldest, "{started:?}");
     // The next leader does not know when they were renewed.
     let mut next = Schedule::default();
-    all.insert(
-        NodeField::Marker,
-        std::sync::Arc::new(
-            (0..100)
-                .map(|number| (format!("o{number:04}"), once("a", Shown::No)))
-                .collect(),
-        ),
-    );
-    let (due, _) = next.start_due(&all, start);
+    let failing = wanted((0..16).map(|number| (format!("f{number:04}"), intent("a", Shown::No))));
+    for attempt in next.start_due(&failing, start).0 {
+        next.finish(attempt, &[Ended::Failed], start);
+    }
+    all.extend(failing);
+    let (due, _) = next.start_due(&all, start + SECOND);
     assert!(names(&due).iter().all(|name| name.starts_with('n')), "{due:?}");
 }
 
