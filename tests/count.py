@@ -1,18 +1,20 @@
 """Prints the lines of Rust code, without comments and blank lines: of the product, of the lab, and of tests and benchmarks.
 
 With `coverage LCOV JSON`, two reports of cargo-llvm-cov, prints instead how much of each crate's own lines and regions ran, and of the lines
-of the files that .cargo/mutants.toml counts as decisions.
+of the files that .cargo/mutants.toml counts as decisions; fails where it is less than 90 % of them.
 
 Tests are files below `tests` and `benches`, files named for tests, and items under `#[cfg(test)]` with the files of their modules.
 """
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+
+# Of the lines of decisions.
+WANTED_PERCENT = 90
 
 TOKEN = re.compile(
     r"""
@@ -67,8 +69,9 @@ def test_lines(lines):
 
 def classified(root):
     """For each file its lines without comments, and a function that says whether a line, counted from 0, is a test's."""
-    listed = subprocess.check_output(["git", "ls-files", "-z", "*.rs"], cwd=root, text=True)
-    files = [Path(name) for name in listed.split("\0") if name]
+    parts = ("benches", "crates", "lab", "src", "tests")
+    found = [root / "build.rs", *(file for part in parts for file in sorted((root / part).rglob("*.rs")))]
+    files = [file.relative_to(root) for file in found]
     sources = {file: masked((root / file).read_text(encoding="utf-8")) for file in files}
     tests = {file: test_lines(lines) for file, lines in sources.items()}
     modules = set()
@@ -136,13 +139,18 @@ def print_coverage(root, lcov, report):
                 seen("regions", function["filenames"][file], place[0], tuple(place), count)
 
     print(f"{'crate':14}{'lines':>8}{'ran':>8}{'regions':>9}{'ran':>8}{'decisions':>11}{'ran':>8}")
+    is_enough = True
     for crate in sorted(counts["lines"]):
         row = f"{crate:14}"
         for kind, width in (("lines", 8), ("regions", 9), ("decisions", 11)):
             of_crate = counts[kind].get(crate, {})
             ran = sum(count > 0 for count in of_crate.values())
-            row += f"{len(of_crate):{width}}{100 * ran / max(len(of_crate), 1):6.1f} %"
+            percent = 100 * ran / max(len(of_crate), 1)
+            is_enough &= kind != "decisions" or percent >= WANTED_PERCENT
+            row += f"{len(of_crate):{width}}{percent:6.1f} %"
         print(row)
+    if not is_enough:
+        sys.exit(f"coverage: less than {WANTED_PERCENT} % of a crate's lines of decisions ran")
 
 
 if sys.argv[1:2] == ["coverage"]:
