@@ -196,6 +196,7 @@ mod tests {
                 ..node(name, 1, address)
             });
         }
+        assert!(cluster.iter().map(|node| &*node.name).eq(["new", "old", "third"]));
         assert_eq!(cluster.len(), 3);
         let address = || Claimed::Address("10.0.0.2".parse().unwrap());
         let machine = || Claimed::Machine("/vm/shared".into());
