@@ -47,8 +47,8 @@ mod verify;
 mod version;
 mod why;
 
+use failure::report;
 pub use failure::{EXIT_CODES, EXIT_INTERRUPTED, Failure, exit_code};
-use failure::{EXIT_RUNTIME, report};
 pub use help::definition;
 
 /// The file by which `kubectl headgate` finds the program.

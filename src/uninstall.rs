@@ -118,6 +118,19 @@ pub(crate) enum UninstallError {
         /// What is wrong with it.
         why: String,
     },
+    /// The pods would go on with other settings.
+    #[error(
+        "the pods of {workload} mount no ConfigMap {settings}, but: {mounted}. Nothing was changed: give --settings the one that they run with, or \
+         --workload the pods that may lead"
+    )]
+    OtherSettings {
+        /// The pods that may lead.
+        workload: Workload,
+        /// The `ConfigMap` that was given.
+        settings: String,
+        /// Those that the pods mount.
+        mounted: String,
+    },
     /// `headgate verify` runs, or did not end by itself.
     #[error(
         "{left}. `headgate verify` did that, in load balancers that are not the cluster's, and no leader restores it. Nothing was changed. \
@@ -142,6 +155,9 @@ pub(crate) enum UninstallError {
         /// What was missing.
         left: String,
     },
+    /// The command was ended.
+    #[error("interrupted")]
+    Interrupted,
     /// It failed after the settings were written.
     #[error(
         "{why}. adminState.mode is Disabled now, and maintenance.automatic is empty: pods that have started since set nothing Down and create no \
@@ -163,9 +179,10 @@ pub(crate) enum UninstallError {
 /// the ledger has no entry and no maintenance has left anything. Reports to `progress` each new reason to wait. May be repeated.
 ///
 /// # Errors
-/// If a write fails, or the time is over.
+/// If the workload has other settings, a write fails, the time is over, or `interrupted` ends.
 pub(crate) async fn prepare_uninstall(
     request: &UninstallRequest,
+    interrupted: impl Future<Output = ()>,
     mut progress: impl FnMut(&str),
 ) -> Result<(), UninstallError> {
     let deadline = Instant::now() + request.timeout;
@@ -181,6 +198,7 @@ pub(crate) async fn prepare_uninstall(
                 true
             }
         };
+        check_settings(request).await?;
         loop {
             let unread = match read_ledger_of_verify(request.client.clone()).await {
                 Ok(ledger) => match left_by_verify(&ledger) {
@@ -207,12 +225,15 @@ pub(crate) async fn prepare_uninstall(
         }
         Ok(())
     };
-    let outcome = timeout_at(deadline, work).await.unwrap_or_else(|_| {
-        Err(UninstallError::TimedOut {
-            timeout: request.timeout,
-            left,
-        })
-    });
+    let outcome = tokio::select! {
+        outcome = timeout_at(deadline, work) => outcome.unwrap_or_else(|_| {
+            Err(UninstallError::TimedOut {
+                timeout: request.timeout,
+                left,
+            })
+        }),
+        () = interrupted => Err(UninstallError::Interrupted),
+    };
     match outcome {
         Err(why) if is_disabled => Err(UninstallError::LeftDisabled {
             why: format!("{:#}", anyhow::Error::from(why)),
@@ -221,6 +242,33 @@ pub(crate) async fn prepare_uninstall(
         }),
         outcome => outcome,
     }
+}
+
+/// Refuses settings that the pods do not mount: they would keep theirs, and the node that they set `Down` last would stay so.
+async fn check_settings(request: &UninstallRequest) -> Result<(), UninstallError> {
+    let object = workloads(request).get(&request.workload.name).await;
+    let object = object.and_then(Decoded::into_object);
+    let object = object.map_err(|source| UninstallError::Request {
+        what: format!("reading {} in {}", request.workload, request.namespace),
+        source,
+    })?;
+    let volumes = object
+        .data
+        .pointer("/spec/template/spec/volumes")
+        .and_then(Json::as_array);
+    let mounted = volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.pointer("/configMap/name")?.as_str());
+    let mounted: Vec<&str> = mounted.collect();
+    if mounted.contains(&request.settings.as_str()) {
+        return Ok(());
+    }
+    Err(UninstallError::OtherSettings {
+        workload: request.workload.clone(),
+        settings: request.settings.clone(),
+        mounted: mounted.join(", "),
+    })
 }
 
 /// Returns the version of the settings that have the mode.
@@ -562,12 +610,57 @@ mod tests {
         assert!(missing(&request).await.unwrap().contains("have not ended"));
     }
 
+    async fn deploy(client: &Client, settings: &str) {
+        let object = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "headgate-controller", "namespace": "kube-system"},
+            "spec": {"replicas": 1, "template": {"spec": {"volumes": [{"emptyDir": {}}, {"configMap": {"name": settings}}]}}}});
+        let object = Decoded::Object(serde_json::from_value(object).unwrap());
+        let workloads = workloads(&request(client.clone()));
+        workloads.create(&PostParams::default(), &object).await.unwrap();
+        let map = json!({"metadata": {"name": "settings", "namespace": "kube-system"}, "data": {SETTINGS_KEY: ""}});
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+        maps.create(&PostParams::default(), &serde_json::from_value(map).unwrap())
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn settings_that_the_pods_do_not_mount_are_left_alone() {
+        let fake = FakeApi::default();
+        let client = fake.client().0;
+        deploy(&client, "settings-2").await;
+        let error = prepare_uninstall(&request(client), std::future::pending(), |_| ()).await;
+        let error = error.unwrap_err().to_string();
+        let wanted = "the pods of deployment/headgate-controller mount no ConfigMap settings, but: settings-2. Nothing was changed";
+        assert!(error.starts_with(wanted), "{error}");
+        let settings = fake.peek::<ConfigMap>("kube-system", "settings").unwrap();
+        assert_eq!(settings.data.unwrap()[SETTINGS_KEY], "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_interruption_says_what_was_changed() {
+        for (seconds, wanted) in [(0, "interrupted"), (5, "interrupted. adminState.mode is Disabled now")] {
+            let client = FakeApi::default().client().0;
+            deploy(&client, "settings").await;
+            let interrupted = sleep(Duration::from_secs(seconds));
+            let error = prepare_uninstall(&request(client), interrupted, |_| ())
+                .await
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(wanted) && error.contains("Disabled") == (seconds > 0),
+                "{error}"
+            );
+        }
+    }
+
     #[tokio::test]
     async fn what_verify_left_down_stops_it_before_anything_is_changed() {
         const LOAD_BALANCER: &str =
             "/subscriptions/s/resourceGroups/scratch/providers/Microsoft.Network/loadBalancers/lb";
         let fake = FakeApi::default();
         let client = fake.client().0;
+        deploy(&client, "settings").await;
         let pools = [format!("{LOAD_BALANCER}/backendAddressPools/p")];
         let entries = json!([[{"down 2026-01-01T00:00:00Z": [0]}, ["10.0.0.4"]]]);
         let ledger = json!({"version": 1, "generation": 3, "pools": pools, "entries": entries}).to_string();
@@ -575,14 +668,10 @@ mod tests {
             let metadata = json!({"name": name, "namespace": "kube-system"});
             serde_json::from_value(json!({"metadata": metadata, "data": {key: text}})).unwrap()
         };
-        for map in [
-            map("headgate-admin-state", "verify.json", &ledger),
-            map("settings", SETTINGS_KEY, ""),
-        ] {
-            let maps = Api::namespaced(client.clone(), "kube-system");
-            maps.create(&PostParams::default(), &map).await.unwrap();
-        }
-        let error = prepare_uninstall(&request(client), |_| ())
+        let maps = Api::namespaced(client.clone(), "kube-system");
+        let of_verify = map("headgate-admin-state", "verify.json", &ledger);
+        maps.create(&PostParams::default(), &of_verify).await.unwrap();
+        let error = prepare_uninstall(&request(client), std::future::pending(), |_| ())
             .await
             .unwrap_err()
             .to_string();

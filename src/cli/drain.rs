@@ -15,7 +15,7 @@ use crate::drain::{Created, FollowError, ManifestRequest, NodeQuery, Outcome, Pl
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::signals::interrupted;
-use super::{EXIT_INTERRUPTED, EXIT_RUNTIME, Failure, block_on, duration_up_to, print, print_json, print_yaml};
+use super::{Failure, block_on, duration_up_to, print, print_json, print_yaml};
 
 /// The longest `--timeout`. The help has it, too.
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_hours(168);
@@ -134,12 +134,9 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
     let timeout = arguments.timeout.filter(|timeout| !timeout.is_zero());
     let line = |line: &str| print_progress(arguments, line);
     let followed = follow(&client, object, is_new, timeout, interrupted(), line).await;
-    let followed = followed.map_err(|error| Failure {
-        code: match error {
-            FollowError::Interrupted(_) => EXIT_INTERRUPTED,
-            FollowError::Timeout { .. } | FollowError::Refused { .. } => EXIT_RUNTIME,
-        },
-        error: anyhow!(error),
+    let followed = followed.map_err(|error| match error {
+        FollowError::Interrupted(_) => Failure::interrupted(error),
+        FollowError::Timeout { .. } | FollowError::Refused { .. } => Failure::runtime(error),
     })?;
     if arguments.output.is_some() {
         report(arguments, &followed.last, "")?;

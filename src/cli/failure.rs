@@ -74,6 +74,14 @@ impl Failure {
         }
     }
 
+    /// Ended by Ctrl-C.
+    pub(super) fn interrupted(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: EXIT_INTERRUPTED,
+            error: error.into(),
+        }
+    }
+
     /// A failure while running.
     pub fn runtime(error: impl Into<anyhow::Error>) -> Self {
         Self {

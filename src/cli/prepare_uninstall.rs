@@ -1,5 +1,6 @@
 //! `headgate prepare-uninstall`: the command of the chart's hook before an uninstall.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use clap::Args;
@@ -7,6 +8,7 @@ use clap::Args;
 use crate::uninstall::{UninstallRequest, Workload, prepare_uninstall};
 
 use super::cluster::ClusterArguments;
+use super::signals::Termination;
 use super::{Failure, block_on, duration_up_to, print, print_progress};
 
 /// The longest `--timeout`. The help has it, too.
@@ -14,7 +16,7 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Set adminState.mode to Disabled in the cluster, and wait until nothing is left of headgate's: before headgate is deleted
 ///
-/// First waits until no `NodeMaintenance` or Evacuation has headgate's finalizers, no Node has the cordon of one, and no Machine of Cluster
+/// Refused where the workload mounts other settings. First waits until no `NodeMaintenance` or Evacuation has headgate's finalizers, no Node has the cordon of one, and no Machine of Cluster
 /// API has headgate's hooks; it ends and removes none itself. It does not wait for what maintenance.automatic creates. Ends at once where
 /// `headgate verify` left an entry Down, and says what restores it. Then writes the settings' `ConfigMap`, also with an empty
 /// maintenance.automatic, restarts the pods that may lead, and waits until they run with it, no maintenance is left and the ledger has
@@ -55,7 +57,16 @@ async fn prepare(arguments: &Arguments) -> Result<(), Failure> {
         workload: arguments.workload.clone(),
         timeout: arguments.timeout,
     };
-    let prepared = prepare_uninstall(&request, print_progress).await;
-    prepared.map_err(Failure::runtime)?;
+    let mut termination = Termination::new(&[]).map_err(Failure::runtime)?;
+    let is_interrupted = Cell::new(false);
+    let interrupted = async {
+        termination.received().await;
+        is_interrupted.set(true);
+    };
+    let prepared = prepare_uninstall(&request, interrupted, print_progress).await;
+    prepared.map_err(|error| match is_interrupted.get() {
+        true => Failure::interrupted(error),
+        false => Failure::runtime(error),
+    })?;
     print(b"Nothing is Down by headgate and no maintenance is left; it can be deleted.\n")
 }

@@ -3,7 +3,6 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use anyhow::anyhow;
 use clap::{ArgAction, Args};
 use clap_complete::engine::ArgValueCandidates;
 use headgate_core::telemetry::escape_line;
@@ -14,7 +13,7 @@ use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::drain::MAX_TIMEOUT;
 use super::signals::interrupted;
-use super::{EXIT_INTERRUPTED, Failure, block_on, duration_up_to};
+use super::{Failure, block_on, duration_up_to};
 
 /// Give nodes back that headgate drain took: end their NodeMaintenance, so that they are schedulable and in service again
 ///
@@ -64,10 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         undrain(&request, interrupted(), line)
             .await
             .map_err(|error| match error {
-                UndrainError::Interrupted => Failure {
-                    code: EXIT_INTERRUPTED,
-                    error: anyhow!(error),
-                },
+                UndrainError::Interrupted => Failure::interrupted(error),
                 error => Failure::runtime(error),
             })
     })
