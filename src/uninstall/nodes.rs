@@ -4,6 +4,7 @@
 //! Node was before. Nothing of other writers is changed. A Node that a maintenance made unschedulable stays so: someone may be working on it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use headgate_agent::spot::NoticeRecord;
@@ -19,6 +20,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use prometheus_client::registry::Registry;
+use tokio::time::sleep;
 
 use super::maintenances::unfinished_maintenances;
 use crate::status::read_leader;
@@ -26,6 +28,8 @@ use crate::status::read_leader;
 /// Nodes in one page of a list: each has 20 KiB and more.
 const PAGE_SIZE: u32 = 100;
 const MAX_CONCURRENT_WRITES: usize = 8;
+/// A leader renews its Lease more often.
+const RENEWAL_TIME: Duration = Duration::from_secs(15);
 
 /// What became of all Nodes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -54,15 +58,31 @@ pub(crate) enum CleanError {
 
 /// Why headgate may still need what is on the Nodes; `None` if it does not.
 async fn in_use(client: &Client) -> Option<String> {
-    match read_leader(client).await {
-        Err(error) => Some(format!("the leader is unknown: {error}")),
-        Ok(Some(LeaderStatus {
-            holder: Some(holder),
-            alive: true,
-            ..
-        })) => Some(format!("{holder} leads")),
-        Ok(_) => unfinished_maintenances(client).await,
+    let unknown = |error| Some(format!("the leader is unknown: {error}"));
+    let first = match read_leader(client).await {
+        Ok(leader) => leader,
+        Err(error) => return unknown(error),
+    };
+    if let Some(LeaderStatus {
+        holder: Some(holder),
+        alive,
+        renewed,
+        ..
+    }) = first
+    {
+        let is_renewed = alive || {
+            // This machine's clock may be ahead of the leader's.
+            sleep(RENEWAL_TIME).await;
+            match read_leader(client).await {
+                Ok(second) => second.is_some_and(|second| second.renewed != renewed),
+                Err(error) => return unknown(error),
+            }
+        };
+        if is_renewed {
+            return Some(format!("{holder} leads"));
+        }
     }
+    unfinished_maintenances(client).await
 }
 
 /// Removes what headgate wrote from all Nodes. May be repeated.
@@ -161,8 +181,9 @@ mod tests {
     use headgate_maintenance::api::NodeMaintenance;
     use headgate_maintenance::api::names::COMPLETION_FINALIZER;
     use headgate_test_kubernetes::FakeApi;
+    use jiff::SignedDuration;
     use k8s_openapi::api::coordination::v1::Lease;
-    use kube::api::PostParams;
+    use kube::api::{Patch, PatchParams, PostParams};
     use serde_json::{Value, json};
 
     use super::*;
@@ -244,14 +265,19 @@ mod tests {
         assert_eq!(clean_nodes(&client).await.unwrap(), Cleaned::default());
     }
 
-    #[tokio::test]
-    async fn nodes_of_a_headgate_that_may_run_are_left_alone() {
-        let now = Clock::System.now().wall.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
-        let lease: Lease = serde_json::from_value(
+    /// A Lease that was renewed so many seconds ago by this machine's clock.
+    fn renewed_before(age: i64) -> Lease {
+        let at = Clock::System.now().wall - SignedDuration::from_secs(age);
+        let at = at.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+        serde_json::from_value(
             json!({"metadata": {"namespace": "kube-system", "name": "headgate-leader"},
-            "spec": {"holderIdentity": "n1_0a", "leaseDurationSeconds": 15, "acquireTime": now, "renewTime": now}}),
+            "spec": {"holderIdentity": "n1_0a", "leaseDurationSeconds": 15, "acquireTime": at, "renewTime": at}}),
         )
-        .unwrap();
+        .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nodes_of_a_headgate_that_may_run_are_left_alone() {
         let maintenance: NodeMaintenance =
             serde_json::from_value(json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance",
             "metadata": {"name": "m", "finalizers": [COMPLETION_FINALIZER]},
@@ -260,7 +286,9 @@ mod tests {
         let annotations = json!({"headgate.dev/hold": "{}", "headgate.dev/unschedulable-before-maintenance": "false"});
         let cordoned = node("one", &annotations, &json!([]), &json!([]), true);
         for (lease, maintenance, reason) in [
-            (Some(lease), None, "n1_0a leads"),
+            (Some(renewed_before(0)), None, "n1_0a leads"),
+            // By a clock that is behind this machine's.
+            (Some(renewed_before(600)), None, "n1_0a leads"),
             (None, Some(maintenance), "1 NodeMaintenances are not over: m"),
         ] {
             let fake = FakeApi::default();
@@ -277,7 +305,16 @@ mod tests {
                 let maintenances = Api::all(client.clone());
                 maintenances.create(&params, &maintenance).await.unwrap();
             }
-            let refused = clean_nodes(&client).await.unwrap_err().to_string();
+            let renew = async {
+                sleep(RENEWAL_TIME / 2).await;
+                let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+                let renewed = json!({"spec": {"renewTime": renewed_before(590).spec.unwrap().renew_time}});
+                let _ = leases
+                    .patch("headgate-leader", &PatchParams::default(), &Patch::Merge(renewed))
+                    .await;
+            };
+            let (refused, ()) = tokio::join!(clean_nodes(&client), renew);
+            let refused = refused.unwrap_err().to_string();
             assert!(refused.contains(reason), "{refused}");
             let left: Node = fake.peek("", "one").unwrap();
             assert_eq!(json!(left)["metadata"]["annotations"], annotations, "{reason}");
