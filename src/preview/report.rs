@@ -40,6 +40,8 @@ pub(crate) struct Preview {
     pub pools: Vec<PoolPreviewRow>,
     /// Why the pools are not known.
     pub azure_error: Option<String>,
+    /// Entries of pools that may belong to any Node, and why, in phrases.
+    pub unattributed: Vec<String>,
     /// Other maintenances of the same nodes.
     pub other_maintenances: Vec<ForeignMaintenanceRow>,
     /// Annotations of pods that register no evacuator.
@@ -197,6 +199,7 @@ impl Preview {
             budgets: budgets(&snapshot.budgets, &leaving),
             pools: Vec::new(),
             azure_error: None,
+            unattributed: Vec::new(),
             other_maintenances: other_maintenances(snapshot, &maintenance.nodes),
             malformed_annotations: malformed_annotations(&leaving),
         };
@@ -204,6 +207,7 @@ impl Preview {
         match &snapshot.load_balancers {
             Ok(report) => {
                 preview.azure_error.clone_from(&report.azure_error);
+                preview.unattributed.clone_from(&report.unattributed);
                 preview.pools = pools(report, &maintenance.nodes, snapshot);
             }
             Err(error) => preview.azure_error = Some(error.clone()),

@@ -115,8 +115,18 @@ fn pools_text(preview: &Preview, detail: Detail) -> String {
         let _ = writeln!(text, "   The pools are not known: {}", escape_line(error));
         return text;
     }
+    for unattributed in &preview.unattributed {
+        let _ = writeln!(
+            text,
+            "   Pool entries may belong to any Node: {}.",
+            escape_line(unattributed)
+        );
+    }
     if preview.pools.is_empty() {
-        text.push_str("   No managed pool has an entry of these nodes.\n");
+        text.push_str(match preview.unattributed.is_empty() {
+            true => "   No managed pool has an entry of these nodes.\n",
+            false => "   No other entry of a managed pool is of these nodes.\n",
+        });
         return text;
     }
     let is_wide = detail == Detail::Wide;

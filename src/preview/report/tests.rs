@@ -294,6 +294,14 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         (preview.pools.len(), preview.azure_error.as_deref()),
         (0, Some("ARM is away"))
     );
+    let mut unattributed = status(&[("three", "None")]);
+    unattributed.unattributed = vec!["interface nic-1 cannot be read".to_owned()];
+    snapshot.load_balancers = Ok(unattributed);
+    let text = render(&Preview::from_snapshot(&snapshot), Detail::Narrow);
+    assert!(
+        text.contains("any Node: interface nic-1 cannot be read.\n   No other entry of"),
+        "{text}"
+    );
 }
 
 #[test]
