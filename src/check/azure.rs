@@ -11,6 +11,7 @@ use headgate_core::service::ServiceObject;
 use headgate_core::telemetry::first_names;
 
 use super::finding::{Finding, State};
+use super::workloads::Workload;
 use super::{Read, World};
 
 /// Names that a finding has at most.
@@ -102,7 +103,12 @@ pub(super) fn load_balancers(world: &World) -> Option<&[Arc<LoadBalancerView>]> 
 }
 
 pub(super) fn check_configuration(world: &World) -> Vec<Finding> {
+    let mut accounts = world.workloads.iter().flatten().filter_map(Workload::account);
     vec![match world.azure.as_ref().map(|azure| &azure.configuration) {
+        None if accounts.any(|account| account.has_azure) => Finding::warning(
+            "headgate's pods have one, and this command was given none: role, pools and probes of load balancers were not checked",
+            "run it in a pod of headgate, or give --config and --azure-config-file",
+        ),
         None => Finding::ok("not configured: no admin states, health probes alone take nodes out"),
         Some(Err(error)) => Finding::failure(
             format!("azure.json cannot be used: {error}"),

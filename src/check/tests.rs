@@ -192,6 +192,11 @@ fn account(role: Role) -> Account {
 fn whole_without_azure() -> World {
     let mut world = whole();
     world.azure = None;
+    for workload in world.workloads.as_mut().unwrap() {
+        for container in &mut workload.containers {
+            container.command.retain(|word| !word.starts_with("--azure-config-"));
+        }
+    }
     world.settings.out_of_load_balancers.source = ConditionSource::FailedProbes;
     let annotated = json!({"namespace": "default", "name": "web", "uid": UID, "annotations": {
         "service.beta.kubernetes.io/port_443_health-probe_protocol": "http",

@@ -442,6 +442,16 @@ const BROKEN: &[Broken] = &[
 /// Without Azure.
 const BROKEN_WITHOUT_AZURE: &[Broken] = &[
     Broken {
+        break_it: |world| {
+            let container = &mut workload(world, "headgate-controller").containers[0];
+            container.command.push("--azure-config-file=/a".to_owned());
+        },
+        id: "azure-config",
+        state: State::Warning,
+        object: "",
+        what: "this command was given none: role, pools and probes of load balancers were not checked",
+    },
+    Broken {
         break_it: |world| world.services.as_mut().unwrap()[0].metadata.annotations = None,
         id: "probes",
         state: State::Warning,
