@@ -96,8 +96,10 @@ pub(super) async fn show<T: Report>(
             Ok(report) => {
                 failure = None;
                 if report.comparable() != shown.comparable() {
-                    if matches!(output, Output::Text | Output::Wide) {
-                        print(format!("\n{:.0}\n", report.taken_at()).as_bytes())?;
+                    match output {
+                        Output::Text | Output::Wide => print(format!("\n{:.0}\n", report.taken_at()).as_bytes())?,
+                        Output::Yaml => print(b"---\n")?,
+                        _ => {}
                     }
                     print_report(output, &report)?;
                     shown = report;

@@ -142,9 +142,12 @@ async fn wait_until_settled(
     read: impl AsyncFn() -> Result<StatusReport, Failure>,
 ) -> Result<(), Failure> {
     let deadline = Instant::now() + arguments.settled.timeout;
+    let mut report = read().await?;
     loop {
-        let report = read().await?;
-        let unsettled = arguments.unsettled(&report);
+        let mut unsettled = arguments.unsettled(&report);
+        if report.leader.is_none() && report.leader_error.is_none() {
+            unsettled.push("no leader has led: there is no Lease".to_owned());
+        }
         if unsettled.is_empty() {
             return output::print_report(arguments.output, &report);
         }
@@ -154,6 +157,12 @@ async fn wait_until_settled(
             return Err(Failure::runtime(anyhow::anyhow!("not within {timeout:?}: {unsettled}")));
         }
         sleep(WAIT_INTERVAL).await;
+        // A failed read, as of an API server that restarts, is one more reason to wait; the next one reads anew.
+        report = match read().await {
+            Ok(report) => report,
+            Err(_) if Instant::now() + WAIT_INTERVAL <= deadline => continue,
+            Err(failure) => return Err(failure),
+        };
     }
 }
 

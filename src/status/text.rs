@@ -100,10 +100,15 @@ fn render_header(report: &StatusReport) -> String {
         }
     };
     let mut text = format!(
-        "Leader:        {}\nAdmin states:  mode {}, foreign Down: {}\n",
+        "Leader:        {}\nAdmin states:  mode {}, foreign Down: {}{}\n",
         escape_line(&leader),
         report.mode,
-        report.foreign_down
+        report.foreign_down,
+        if report.leader_work.is_some() {
+            ""
+        } else {
+            ", by the given settings"
+        }
     );
     if let Some(work) = &report.leader_work {
         let listed = work

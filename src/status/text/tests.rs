@@ -132,7 +132,7 @@ pub(crate) fn report() -> StatusReport {
 fn narrow_text() {
     let expected = "\
 Leader:        n3_0a since 1970-01-01T00:06:40Z (10m), term 7, renewed 1s ago
-Admin states:  mode Enforce, foreign Down: Keep
+Admin states:  mode Enforce, foreign Down: Keep, by the given settings
 
 NODE   /healthz   SIGNALS     1              2
 n1     503        drain, +1   Down ours      None→Down pending
