@@ -24,9 +24,13 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
     ),
     (
         EXIT_ENVIRONMENT,
-        "the environment: no cluster was found, or the API server, Azure or an agent that the command cannot do without does not answer",
+        "the environment: no cluster was found, or the API server, Azure or an agent that the command cannot do without does not answer, or refuses \
+         the read that the answer is made of",
     ),
-    (EXIT_INTERRUPTED, "interrupted; what was begun in the cluster goes on"),
+    (
+        EXIT_INTERRUPTED,
+        "interrupted; what was begun in the cluster goes on. restore and verify end what they began, with 1",
+    ),
 ];
 
 /// The exit code of a program; a failure is printed.
