@@ -143,7 +143,7 @@ bench-leader: build-tools ## run the leader's benchmarks, with the real control 
 	assets=$$($(control_plane)); $(as_in_pods) KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader $(ARGS)
 
 .PHONY: scale
-scale: build-tools ## measure what headgate costs a large cluster, and write a report with plots: make scale NODES=10000 AGENTS=300 MINUTES=10 (benches/README.md)
+scale: build-tools ## measure what headgate costs a large cluster, and write a report with plots: make scale NODES=10000 AGENTS=300 MINUTES=10 (lab/scale/README.md)
 	assets=$$($(control_plane)); HEADGATE_COMMIT=$(commit) $(as_in_pods) KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench scale
 
 .PHONY: bench-table
