@@ -28,7 +28,7 @@ const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 /// which pod. The leader's maintenance controllers (maintenance.enabled) do the work, so the drain goes on after a timeout and an
 /// interrupt. `headgate plan` shows it beforehand, `headgate undrain` ends or cancels it.
 ///
-/// Exit code 1 if it is refused, ended before, selects no node (it stays all the same), or is not done within --timeout.
+/// Exit code 1 if it is refused, ended or changed before, selects no node (it stays all the same), or is not done within --timeout.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to drain, by name
@@ -145,7 +145,7 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
     match followed.outcome {
         Outcome::Drained | Outcome::Shown => Ok(()),
         Outcome::NotDrained(why) => Err(Failure::runtime(anyhow!(
-            "NodeMaintenance {name} ended before its nodes were drained: {why}"
+            "NodeMaintenance {name} ended or changed before its nodes were drained: {why}"
         ))),
         Outcome::NoNodes => Err(Failure::runtime(anyhow!(
             "NodeMaintenance {name} selects no node. It stays, and drains a node that it selects later; \

@@ -11,6 +11,7 @@ use headgate_maintenance::api::{
 };
 use headgate_maintenance::plan::conditions::{DRAINED, NO_NODES, PROGRESSING, find};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSelector;
 
 /// After so long without a status, no controller seems to run.
 pub(super) const UNANSWERED_AFTER: Duration = Duration::from_secs(15);
@@ -26,7 +27,7 @@ pub(crate) enum Outcome {
     Drained,
     /// The maintenance has `spec.dryRun`, and its status shows what would be done.
     Shown,
-    /// It ended before its nodes were drained.
+    /// It ended, or selects other nodes by now, before its nodes were drained.
     NotDrained(String),
     /// It selects no node, and stays: it drains those that it selects later.
     NoNodes,
@@ -37,6 +38,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Progress {
     name: String,
     uid: Option<String>,
+    node_selector: NodeSelector,
     started_at: Timestamp,
     status: Option<NodeMaintenanceStatus>,
     /// The last line of each node.
@@ -51,6 +53,7 @@ impl Progress {
         Self {
             name: object.metadata.name.clone().unwrap_or_default(),
             uid: object.metadata.uid.clone(),
+            node_selector: object.spec.node_selector.clone(),
             started_at: now,
             status: None,
             node_lines: BTreeMap::new(),
@@ -68,6 +71,11 @@ impl Progress {
         let Some(object) = object.filter(|object| object.metadata.uid == self.uid) else {
             return (Vec::new(), Some(Outcome::NotDrained("it was deleted".to_owned())));
         };
+        // Such as by `headgate undrain` for one of several nodes, whose pods stay.
+        if object.spec.node_selector != self.node_selector {
+            let why = "its nodeSelector was changed".to_owned();
+            return (Vec::new(), Some(Outcome::NotDrained(why)));
+        }
         let mut lines = Vec::new();
         let is_first = self.status.is_none();
         if let Some(status) = &object.status {

@@ -1,3 +1,4 @@
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use serde_json::{Value, json};
 
 use super::*;
@@ -136,6 +137,17 @@ fn ends() {
     assert_eq!(
         progress().update(Some(&deleted), at(1)).1,
         not_drained("it is being deleted")
+    );
+    // Somebody took out the last node that had pods left, and a controller has answered.
+    let mut fewer = object(&json!({}), &drained("DrainCompleted"));
+    fewer
+        .spec
+        .node_selector
+        .node_selector_terms
+        .push(NodeSelectorTerm::default());
+    assert_eq!(
+        progress().update(Some(&fewer), at(1)).1,
+        not_drained("its nodeSelector was changed")
     );
     // A condition of an earlier generation says nothing about this one.
     let mut changed = object(&json!({}), &drained("DrainCompleted"));

@@ -412,7 +412,7 @@ async fn a_drain_is_planned_created_followed_and_explained() {
         controller.log()
     );
     assert_eq!(cancelled.wait(SOON).await.and_then(|status| status.code()), Some(1));
-    prints(&cancelled, "ended before its nodes were drained").await;
+    prints(&cancelled, "ended or changed before its nodes were drained").await;
     assert_eq!(maintenances(&client).await, Vec::<String>::new());
 
     // With room it ends; only the object is on standard output.
