@@ -148,11 +148,15 @@ fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
             }
             if drains {
                 isolation.drained_by.push(maintenance.uid());
-                phase.drained_by.push(maintenance.name);
-                phase.is_drained = view.is_drained(node);
-            } else {
-                phase.cordoned_by.push(maintenance.name);
             }
+            let names = if !drains {
+                &mut phase.cordoned_by
+            } else if view.is_drained(node, maintenance.name) {
+                &mut phase.drained
+            } else {
+                &mut phase.draining
+            };
+            names.push(maintenance.name);
         }
     }
     let starting = view.maintenances.iter();

@@ -99,12 +99,12 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
 pub struct NodePhase<'a> {
     /// The maintenances in the `Cordon` stage.
     pub cordoned_by: Vec<&'a str>,
-    /// The maintenances in the `Drain` stage.
-    pub drained_by: Vec<&'a str>,
+    /// The maintenances in the `Drain` stage that go on: a pod has to leave, or their gate is closed.
+    pub draining: Vec<&'a str>,
+    /// The maintenances in the `Drain` stage that have drained it.
+    pub drained: Vec<&'a str>,
     /// Undecodable maintenances that the conditions of the Node name. They stay named: that is all that is known of what they want.
     pub unknown: Vec<&'a str>,
-    /// No pod has to leave any more.
-    pub is_drained: bool,
 }
 
 /// Whether a condition of a Node with this message was set by a maintenance.
@@ -125,15 +125,22 @@ pub(crate) fn own_conditions(node: &Node) -> impl Iterator<Item = (&str, &str)> 
     true_conditions(node).filter(|(_, message)| is_own_condition(message))
 }
 
-/// Whether a condition of a Node names this maintenance.
-pub(super) fn is_named(node: &Node, maintenance: &str) -> bool {
-    let mut messages = own_conditions(node).filter_map(|(_, message)| message.strip_prefix(NODE_MESSAGE_PREFIX));
-    messages.any(|names| names.split(", ").any(|name| name == maintenance))
+/// The types of the conditions of a Node that name this maintenance.
+fn naming<'a>(node: &'a Node, maintenance: &str) -> impl Iterator<Item = &'a str> {
+    own_conditions(node).filter_map(move |(kind, message)| {
+        let mut names = message.strip_prefix(NODE_MESSAGE_PREFIX)?.split(", ");
+        names.any(|name| name == maintenance).then_some(kind)
+    })
 }
 
-/// Whether a Node shows that a maintenance has drained it.
-pub(super) fn shows_drained(node: &Node) -> bool {
-    own_conditions(node).any(|(kind, _)| matches!(kind, "Drained" | "MaintenanceInProgress"))
+/// Whether a condition of a Node names this maintenance.
+pub(super) fn is_named(node: &Node, maintenance: &str) -> bool {
+    naming(node, maintenance).next().is_some()
+}
+
+/// Whether a Node shows that this maintenance has drained it.
+pub(super) fn shows_drained(node: &Node, maintenance: &str) -> bool {
+    naming(node, maintenance).any(|kind| matches!(kind, "Drained" | "MaintenanceInProgress"))
 }
 
 /// What has to change in the conditions of a Node, if anything has. One that another writer has made `True` stays as it is.
@@ -142,26 +149,18 @@ pub(super) fn shows_drained(node: &Node) -> bool {
 /// the Job controller does not wait for pods of a node whose maintenance is in progress, and autoscalers remove such a node first.
 pub fn node_conditions(node: &Node, phase: &NodePhase<'_>) -> Option<Action> {
     let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", [names, &phase.unknown].concat().join(", "));
-    let all: Vec<_> = phase.drained_by.iter().chain(&phase.cordoned_by).copied().collect();
+    let planned = [phase.draining.as_slice(), &phase.cordoned_by].concat();
     let mut wanted = Vec::new();
-    let mut want = |kind, reason, names: &[&str]| {
-        wanted.push(NodeConditionChange {
-            kind,
-            reason,
-            message: message(names),
-        });
-    };
-    match (phase.drained_by.is_empty(), phase.is_drained) {
-        (false, true) => {
-            want("Drained", "DrainCompleted", &phase.drained_by);
-            want("MaintenanceInProgress", "AdminRequested", &phase.drained_by);
+    for (kind, reason, names) in [
+        ("Drained", "DrainCompleted", &phase.drained),
+        ("MaintenanceInProgress", "AdminRequested", &phase.drained),
+        ("MaintenancePlanned", "AdminRequested", &planned),
+        ("DrainInProgress", "AdminRequested", &phase.draining),
+    ] {
+        if !names.is_empty() {
+            let message = message(names);
+            wanted.push(NodeConditionChange { kind, reason, message });
         }
-        (false, false) => {
-            want("MaintenancePlanned", "AdminRequested", &all);
-            want("DrainInProgress", "AdminRequested", &phase.drained_by);
-        }
-        (true, _) if !all.is_empty() => want("MaintenancePlanned", "AdminRequested", &all),
-        (true, _) => {}
     }
     let kinds: BTreeSet<_> = wanted.iter().map(|condition| condition.kind).collect();
     let remove: Vec<_> = own_conditions(node)
@@ -216,12 +215,11 @@ mod tests {
             ..NodePhase::default()
         };
         let drain = NodePhase {
-            drained_by: vec!["a"],
+            draining: vec!["a"],
             ..NodePhase::default()
         };
         let drained = NodePhase {
-            drained_by: vec!["a"],
-            is_drained: true,
+            drained: vec!["a"],
             ..NodePhase::default()
         };
         let none = NodePhase::default();
@@ -261,8 +259,7 @@ mod tests {
             None
         );
         let drained = NodePhase {
-            drained_by: vec!["a"],
-            is_drained: true,
+            drained: vec!["a"],
             ..NodePhase::default()
         };
         assert_eq!(

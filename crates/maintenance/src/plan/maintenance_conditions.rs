@@ -209,7 +209,7 @@ fn drain_conditions(
             .filter(|node| !holds(node))
             .collect()
     };
-    let not_drained = waiting(&|node| view.is_drained(node));
+    let not_drained = waiting(&|node| view.is_drained(node, maintenance.name));
     match (status.pods_left, not_drained.as_slice()) {
         (_, []) if let Some(why) = held_back(view, maintenance) => {
             conditions.set(conditions::DRAINED, false, "HeldBack", why);

@@ -36,7 +36,7 @@ pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completi
         .iter()
         .map(|node| node.pods_pending_evacuation + node.pods_evacuating)
         .sum();
-    let is_drained = |node: &&String| maintenance.phase == Phase::Drain && view.is_drained(node);
+    let is_drained = |node: &&String| maintenance.phase == Phase::Drain && view.is_drained(node, maintenance.name);
     let participant = view.progress.participant(maintenance.name);
     let mut status = NodeMaintenanceStatus {
         observed_generation: maintenance.object.metadata.generation,

@@ -124,15 +124,17 @@ impl<'a> View<'a> {
             || (self.hurried.contains(pod.node.as_str()) && pod.has_to_leave())
     }
 
-    /// Whether no pod has to leave a node that is drained, and all its gates are open. A node that was drained stays so while nothing but a
-    /// read is missing, as in the first turn of a leader.
-    pub(super) fn is_drained(&self, node: &str) -> bool {
-        let was_drained = || self.nodes.get(node).is_some_and(|node| shows_drained(node));
-        let only_lost_reads = || {
-            let mut gates = self.gates_of(node);
-            gates.all(|gate| gate.is_open || gate.lost_its_read())
+    /// Whether a maintenance has drained a node: no pod has to leave, and its own gate is open. A node that was drained stays so while
+    /// nothing but a read is missing, as in the first turn of a leader.
+    pub(super) fn is_drained(&self, node: &str, maintenance: &str) -> bool {
+        let was_drained = || {
+            self.nodes
+                .get(node)
+                .is_some_and(|node| shows_drained(node, maintenance))
         };
-        (self.is_open(node) || (was_drained() && only_lost_reads())) && !self.pods_of(node).any(PodFacts::has_to_leave)
+        let gate = self.gates.get(&(node, maintenance));
+        gate.is_some_and(|gate| gate.is_open || (gate.lost_its_read() && was_drained()))
+            && !self.pods_of(node).any(PodFacts::has_to_leave)
     }
 
     fn decide_gates(&self) -> BTreeMap<(&'a str, &'a str), Gate> {

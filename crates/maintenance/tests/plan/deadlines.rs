@@ -75,6 +75,12 @@ fn the_load_balancer_has_half_of_what_is_left_at_most() {
     let state = world.status("m", "one").load_balancer.clone().unwrap().state;
     assert_eq!(state, LoadBalancerState::TimedOut);
     assert_eq!(world.evacuated_pods().len(), 3, "and the order has ended");
+    // One with another policy waits on for its own gate.
+    world.maintain("strict", Stage::Drain, &["one"], &[]);
+    world.leave("one", 3);
+    world.settle();
+    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
+    assert_eq!(world.condition("strict", "Drained"), Some(("False", "LoadBalancer")));
 }
 
 fn blocked(world: &World) -> (&str, &str) {

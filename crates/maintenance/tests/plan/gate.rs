@@ -547,7 +547,7 @@ fn a_drained_node_stays_drained_while_no_read_shows_it() {
         assert_eq!(conditions(&mut world, "two"), drained);
     }
 
-    // A pod, another maintenance, or a read that shows it in service.
+    // A pod, or a read that shows it in service.
     world.observe("one", unknown());
     world = world.pods("one", 1, PodType::Default, 0);
     world.settle();
@@ -557,10 +557,26 @@ fn a_drained_node_stays_drained_while_no_read_shows_it() {
     world.observe("one", since.clone());
     world.settle();
     assert_eq!(conditions(&mut world, "one"), drained);
-    world.observe("one", unknown());
+    // Another maintenance waits for its own connections, and takes nothing back of the first.
+    let events = drained_events(&world);
     world.maintain("other", Stage::Drain, &["one"], &[]);
-    world.settle();
-    assert_eq!(conditions(&mut world, "one"), draining);
+    for observation in [since, unknown()] {
+        world.observe("one", observation);
+        world.settle();
+        assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
+        assert_eq!(world.condition("other", "Drained"), Some(("False", "LoadBalancer")));
+        for (kind, name) in drained
+            .map(|kind| (kind, "m"))
+            .into_iter()
+            .chain(draining.map(|kind| (kind, "other")))
+        {
+            assert_eq!(
+                world.node("one").conditions[kind].message,
+                format!("NodeMaintenance {name}")
+            );
+        }
+    }
+    assert_eq!(drained_events(&world), events);
     world.observe("two", in_service());
     world.settle();
     assert_eq!(conditions(&mut world, "two"), draining);
