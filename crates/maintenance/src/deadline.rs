@@ -3,7 +3,7 @@
 //! A deadline is `spec.deadline` of a maintenance that drains the node, or the time of a notice that is recorded on the Node, whichever is
 //! earlier. Only a confirmation that is `Required` is waited for beyond it: the gate and the evacuators have at most half of what is left
 //! each, and the order of the drain plan holds until half of the time has passed. Then all pods leave, with the time that is left to end.
-//! Budgets hold nevertheless.
+//! Budgets hold nevertheless, so a node may stay: some minutes after its deadline pods have their whole grace period again.
 
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::selection::selects;
 
 /// What a pod has at least to end. With 0 the API server would forget it while its containers run.
 const SHORTEST_GRACE_PERIOD: Duration = Duration::from_secs(1);
+/// A node that is there so long after its deadline is not about to be gone: the deadline was wrong.
+const MAX_OVERDUE: SignedDuration = SignedDuration::from_mins(5);
 
 /// When a node is expected to be gone, of all maintenances.
 pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeMaintenance>) -> Option<Timestamp> {
@@ -58,9 +60,9 @@ pub fn turns_end(created: Timestamp, grace_period: SignedDuration, deadline: Tim
     half(created, deadline).max(latest)
 }
 
-/// The grace period that a pod gets in the place of its own, in seconds, where less than that is left.
+/// The grace period that a pod gets in the place of its own, in seconds, where less than that is left, and the deadline is not long over.
 pub(crate) fn cut_grace_period(own: SignedDuration, deadline: Option<Timestamp>, now: Timestamp) -> Option<u32> {
-    let left = deadline?.duration_since(now);
+    let left = Some(deadline?.duration_since(now)).filter(|left| *left >= -MAX_OVERDUE)?;
     let left = Duration::try_from(left).unwrap_or_default().max(SHORTEST_GRACE_PERIOD);
     let is_shorter = SignedDuration::try_from(left).is_ok_and(|left| left < own);
     u32::try_from(left.as_secs()).ok().filter(|_| is_shorter)
@@ -199,7 +201,8 @@ mod tests {
             (30, Some(30), None),
             (30, Some(12), Some(12)),
             (30, Some(0), Some(1)),
-            (30, Some(-100), Some(1)),
+            (30, Some(-300), Some(1)),
+            (30, Some(-301), None),
             (1, Some(0), None),
             (0, Some(0), None),
             (30, None, None),
@@ -223,7 +226,7 @@ mod tests {
                 let (grace, left) = (i64::from(grace), (deadline - now).max(1));
                 prop_assert!(grace >= 1 && grace <= left && grace < own.as_secs());
             } else {
-                prop_assert!(own.as_secs() <= (deadline - now).max(1));
+                prop_assert!(own.as_secs() <= (deadline - now).max(1) || now - deadline > 300);
             }
             let ends = turns_end(at(created), own, at(deadline));
             prop_assert!(ends >= at(created.min(deadline)) && ends <= at(deadline.max(created)));

@@ -106,8 +106,8 @@ pub struct NodeMaintenanceSpec {
     pub evacuation: EvacuationPolicy,
     /// When the nodes are gone, whether or not their pods have left. Nothing waits longer: not for connections or evacuators, not for room, and
     /// for load balancers only where their confirmation is `Required`. After half of the time from the creation until then, all pods leave
-    /// at once; and a pod that has less time left than its grace period gets what is left. PodDisruptionBudgets hold nevertheless.
-    /// Autoscalers are not kept away from the nodes.
+    /// at once; and a pod that has less time left than its grace period gets what is left, until 5 min after the deadline: then it was wrong.
+    /// PodDisruptionBudgets hold nevertheless. Autoscalers are not kept away from the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub deadline: Option<Time>,

@@ -130,6 +130,11 @@ async fn a_budget_holds_and_the_other_pods_leave_at_half_of_the_time() {
     );
     sleep(5 * MINUTE).await;
     assert!(world.has_pod("web"), "also after the deadline");
+    // It was wrong.
+    sleep(5 * MINUTE).await;
+    world.allow("web", 1);
+    world.until("the last pod leaves", |world| !world.has_pod("web")).await;
+    assert_eq!(cuts(&world, "web").await, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
