@@ -8,6 +8,8 @@ use crate::api::{BlockedPod, Blocker, BlockerReason, Evacuation, PodType};
 use crate::rollout::{self, RolloutReason, progress};
 use crate::snapshot::{BudgetFacts, PodFacts};
 
+use super::evacuations::{foreign_finalizers, is_ending};
+
 /// The end of a message that is cut.
 const ELLIPSIS: &str = "…";
 
@@ -21,6 +23,12 @@ pub fn blocker(
 ) -> Option<(BlockerReason, String)> {
     if let Some(until) = pod.terminating_until {
         return (now > until).then(|| (BlockerReason::Terminating, terminating(pod, node_is_ready)));
+    }
+    // Another one is created once it is gone.
+    let kept_by = evacuation.filter(|one| is_ending(one)).map(foreign_finalizers);
+    if let Some(finalizers) = kept_by.filter(|finalizers| !finalizers.is_empty()) {
+        let message = format!("its Evacuation is being deleted; finalizers: {}", finalizers.join(", "));
+        return Some((BlockerReason::EvictionFailed, bounded(message)));
     }
     // Pods of DaemonSets are deleted, whatever budgets say.
     let is_evicted = pod.pod_type != PodType::DaemonSet;

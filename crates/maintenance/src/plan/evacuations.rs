@@ -98,13 +98,18 @@ fn is_forbidden(evacuation: &Evacuation) -> bool {
     status.is_some_and(|status| status.evacuation_cancellation_policy == CancellationPolicy::Forbid)
 }
 
+/// The finalizers that others have to remove.
+pub(super) fn foreign_finalizers(evacuation: &Evacuation) -> Vec<&str> {
+    let finalizers = evacuation.finalizers().iter().map(String::as_str);
+    finalizers
+        .filter(|finalizer| *finalizer != INSTIGATOR_FINALIZER && !is_protection_finalizer(finalizer))
+        .collect()
+}
+
 /// How an Evacuation of ours ends that is not wanted any more.
 pub fn cancel(evacuation: &Evacuation) -> Action {
-    let mut finalizers = evacuation.finalizers().iter();
-    let has_foreign_finalizers =
-        finalizers.any(|finalizer| finalizer != INSTIGATOR_FINALIZER && !is_protection_finalizer(finalizer));
     let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
-    let is_kept = is_forbidden(evacuation) || has_foreign_finalizers || is_deleted;
+    let is_kept = is_forbidden(evacuation) || !foreign_finalizers(evacuation).is_empty() || is_deleted;
     let how = if is_kept {
         EvacuationChange::RemoveInstigator
     } else {

@@ -2,7 +2,7 @@
 
 use headgate_core::node::NodeTraffic;
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
-use headgate_maintenance::api::{CancellationPolicy, PodType, Stage};
+use headgate_maintenance::api::{BlockerReason, CancellationPolicy, PodType, Stage};
 use headgate_maintenance::drain_plan::PodSelector;
 use headgate_maintenance::plan::action::{Action, EventReason};
 use headgate_maintenance::snapshot::BudgetFacts;
@@ -539,7 +539,23 @@ fn an_evacuation_that_is_deleted_while_its_pod_is_wanted_is_created_anew() {
         let mut evacuations = world.snapshot.evacuations.iter();
         let is_ending = evacuations.any(|one| one.metadata.deletion_timestamp.is_some());
         assert_eq!(!is_ending, is_anew, "{policy:?}");
+        assert_eq!(world.status("m", "one").blockers, []);
     }
+    // Once all instigators have let go of it.
+    let mut world = drained_half();
+    let now = world.now;
+    let evacuation = &mut world.snapshot.evacuations[0].metadata;
+    evacuation.deletion_timestamp = Some(Time(now));
+    let other = "evacuation.coordination.k8s.io/instigator_other.example".to_owned();
+    evacuation.finalizers.as_mut().unwrap().push(other.clone());
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 1);
+    let blocker = &world.status("m", "one").blockers[0];
+    assert_eq!(blocker.reason, BlockerReason::EvictionFailed);
+    assert_eq!(
+        blocker.message,
+        format!("its Evacuation is being deleted; finalizers: {other}")
+    );
 }
 
 #[test]
