@@ -19,7 +19,7 @@ use super::{Failure, block_on, duration_up_to};
 ///
 /// Also cancels a drain. The maintenance goes on for its other nodes, those that are gone included, and a node that was cordoned before
 /// stays so. The name of a node that is gone can be given, so that its successor is not drained, and the labels of a drain that no node
-/// has. Waits until the nodes are given back.
+/// has. Waits until the nodes are given back, but for those that another maintenance takes up.
 ///
 /// Exit code 1 if it is not done within --timeout, or refused because headgate drain did not create the NodeMaintenance of a node.
 #[derive(Debug, Args)]

@@ -9,14 +9,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use headgate_core::node::CORDON_ANNOTATION;
-use headgate_kubernetes::{Decoded, split_list};
+use headgate_kubernetes::{Decoded, Undecodable, split_list};
 use headgate_maintenance::api::{NodeMaintenance, Stage};
 use headgate_maintenance::automatic::is_automatic;
 use headgate_maintenance::plan::conditions::{PROGRESSING, find};
 use headgate_maintenance::selection::selects;
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
-use kube::core::{ObjectList, PartialObjectMeta};
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -101,13 +101,7 @@ pub(crate) async fn undrain(
             line(&text);
         }
     }
-    for (node, name) in taken(&maintenances, &all_nodes) {
-        if given.remove(&node) {
-            line(&format!(
-                "node/{node} stays out: it is about to be taken (nodemaintenance/{name})"
-            ));
-        }
-    }
+    leave_out(&mut given, kept(&maintenances, &endings, &all_nodes), &mut line);
     if !request.wait {
         return Ok(());
     }
@@ -125,7 +119,7 @@ pub(crate) async fn undrain(
         biased;
         () = interrupted => Err(UndrainError::Interrupted),
         error = timeout => Err(error),
-        waited = wait(client, &endings, given, line) => waited,
+        waited = wait(client, (&endings, &all_nodes), given, line) => waited,
     }
 }
 
@@ -256,19 +250,39 @@ fn is_of_labels(object: &NodeMaintenance, query: &NodeQuery) -> bool {
     is_of_drain(object) && !has_fields && texts(expressions) == texts(query.requirements())
 }
 
-/// The nodes that are about to be taken, with the names of the leader's maintenances. One that is ended would be created again.
-fn taken<'a>(
+/// The nodes that another maintenance than the ended ones keeps, and why. One of the leader would be created again.
+fn kept<'a>(
     maintenances: &'a [NodeMaintenance],
+    endings: &'a [Ending<'_>],
     all_nodes: &'a [NodeObject],
 ) -> impl Iterator<Item = (String, String)> + 'a {
-    let automatic = maintenances
-        .iter()
-        .filter(|object| in_progress(object))
-        .filter(|object| is_automatic(object));
-    automatic.flat_map(|object| {
+    let keeps = |object: &&NodeMaintenance| {
+        let is_given_back = object.spec.dry_run || object.metadata.deletion_timestamp.is_some();
+        in_progress(object) && !is_ended(endings, object) && (is_automatic(object) || !is_given_back)
+    };
+    maintenances.iter().filter(keeps).flat_map(|object| {
+        let why = if is_automatic(object) {
+            "it is about to be taken"
+        } else {
+            "another maintenance has begun there"
+        };
+        let why = format!("{why} (nodemaintenance/{})", object.name_any());
         let names = names_of(&object.spec.node_selector, all_nodes);
-        names.into_iter().map(|node| (node, object.name_any()))
+        names.into_iter().map(move |node| (node, why.clone()))
     })
+}
+
+fn is_ended(endings: &[Ending<'_>], object: &NodeMaintenance) -> bool {
+    endings.iter().any(|ending| ending.object.uid() == object.uid())
+}
+
+/// Waits no longer for the nodes that are kept, and says why.
+fn leave_out(given: &mut BTreeSet<String>, kept: impl Iterator<Item = (String, String)>, line: &mut impl FnMut(&str)) {
+    for (node, why) in kept {
+        if given.remove(&node) {
+            line(&format!("node/{node} stays out: {why}"));
+        }
+    }
 }
 
 /// What is done for the given nodes, or those of the labels. A node that is in no maintenance needs nothing.
@@ -383,7 +397,7 @@ fn absent_line(ending: &Ending<'_>, all_nodes: &[NodeObject]) -> Option<String> 
 /// Waits until the deleted maintenances and the cordons of the nodes are gone. A failed read is tried again.
 async fn wait(
     client: &Client,
-    endings: &[Ending<'_>],
+    (endings, all_nodes): (&[Ending<'_>], &[NodeObject]),
     mut nodes: BTreeSet<String>,
     mut line: impl FnMut(&str),
 ) -> Result<(), UndrainError> {
@@ -421,7 +435,9 @@ async fn wait(
         if looked.is_ok() && Instant::now() >= report_at {
             report_at = Instant::now() + REMIND_INTERVAL;
             looked = bounded(maintenance_api.list(&ListParams::default())).await.map(|list| {
-                let lines = waiting_lines(list, endings, &nodes);
+                let (objects, undecodable) = split_list(list);
+                leave_out(&mut nodes, kept(&objects, endings, all_nodes), &mut line);
+                let lines = waiting_lines(&objects, &undecodable, endings, &nodes);
                 if lines != reported {
                     for text in &lines {
                         line(text);
@@ -443,13 +459,13 @@ async fn wait(
 
 /// What keeps the nodes that are left: what controllers say of the maintenances that were ended, by all as they are now.
 fn waiting_lines(
-    list: ObjectList<Decoded<NodeMaintenance>>,
+    objects: &[NodeMaintenance],
+    undecodable: &[Undecodable],
     endings: &[Ending<'_>],
     nodes: &BTreeSet<String>,
 ) -> Vec<String> {
-    let (objects, undecodable) = split_list(list);
-    let is_ended = |object: &&NodeMaintenance| endings.iter().any(|ending| ending.object.uid() == object.uid());
-    let lines: Vec<_> = objects.iter().filter(is_ended).filter_map(waiting_line).collect();
+    let ended = objects.iter().filter(|object| is_ended(endings, object));
+    let lines: Vec<_> = ended.filter_map(waiting_line).collect();
     let Some(first) = nodes.first().filter(|_| lines.is_empty()) else {
         return lines;
     };

@@ -9,7 +9,7 @@ fn node(name: &str, pool: &str) -> NodeObject {
 
 fn maintenance(name: &str, stage: &str, created_by: &str, terms: &Value) -> NodeMaintenance {
     serde_json::from_value(json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance",
-        "metadata": {"name": name, "labels": {"headgate.dev/created-by": created_by}},
+        "metadata": {"name": name, "uid": format!("uid-of-{name}"), "labels": {"headgate.dev/created-by": created_by}},
         "spec": {"stage": stage, "nodeSelector": {"nodeSelectorTerms": terms}}}))
     .unwrap()
 }
@@ -152,8 +152,9 @@ fn the_leaders_maintenance_of_a_node_that_is_taken_is_left_alone() {
             .collect::<Vec<_>>(),
         ["m"]
     );
-    let taken: Vec<_> = taken(&both, &all).collect();
-    assert_eq!(taken, [("a".to_owned(), "automatic-a".to_owned())]);
+    let kept: Vec<_> = kept(&both, &endings, &all).collect();
+    let why = "it is about to be taken (nodemaintenance/automatic-a)";
+    assert_eq!(kept, [("a".to_owned(), why.to_owned())]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +168,9 @@ async fn what_keeps_a_node_is_said_after_a_while() {
     let drains = status("Drain", "True", "");
     let completed = status("Completed", "False", "");
     let refused = status("Completing", "True", "Node a was refused");
+    let taken_up = "node/a stays out: another maintenance has begun there (nodemaintenance/n)";
     for (selector, status, stage, expected) in [
+        (named(&["b"]), &none, "Drain", taken_up),
         (
             named(&["a", "b"]),
             &none,
@@ -233,8 +236,20 @@ async fn what_keeps_a_node_is_said_after_a_while() {
             timeout: Some(Duration::from_mins(2)),
         };
         let mut lines = Vec::new();
-        let undrained = undrain(&request, std::future::pending(), |line| lines.push(line.to_owned())).await;
-        assert!(matches!(undrained, Err(UndrainError::Timeout(_))), "{undrained:?}");
+        let undrained = undrain(&request, std::future::pending(), |line| lines.push(line.to_owned()));
+        let another = async {
+            sleep(Duration::from_secs(5)).await;
+            let object = maintenance("n", "Drain", "drain", &named(&["a"]));
+            if expected == taken_up {
+                all.create(&PostParams::default(), &object).await.unwrap();
+            }
+        };
+        let (undrained, ()) = tokio::join!(undrained, another);
+        let is_timeout = matches!(undrained, Err(UndrainError::Timeout(_)));
+        assert_eq!(
+            (undrained.is_ok(), is_timeout),
+            (expected == taken_up, expected != taken_up)
+        );
         let found = lines.iter().filter(|line| line.starts_with(expected)).count();
         assert_eq!(found, 1, "{expected}: {lines:?}");
     }
