@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_core::clock::Clock;
+use headgate_core::lower_case;
 use headgate_core::throttle::ThrottledUntil;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, USER_AGENT};
 use hyper::http::uri::Authority;
@@ -226,7 +227,7 @@ impl ArmClient {
         let machine = document
             .pointer("/properties/virtualMachine/id")
             .and_then(Value::as_str);
-        Ok(machine.map(str::to_ascii_lowercase))
+        Ok(machine.map(lower_case))
     }
 
     async fn get(

@@ -2,6 +2,7 @@
 //! operators see. Who asks the cluster, Azure or the node is left to the crates above.
 
 pub mod clock;
+mod lower_case;
 pub mod node;
 mod publish;
 pub mod service;
@@ -9,4 +10,5 @@ pub mod settings;
 pub mod telemetry;
 pub mod throttle;
 
+pub use lower_case::{lower_case, lower_case_chars};
 pub use publish::{changed, publish_if_changed};

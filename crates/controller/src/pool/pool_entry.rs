@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_azure::{AdminState, BackendAddress, NetworkInterfaceId};
+use headgate_core::lower_case;
 
 use super::fingerprint::Fingerprint;
 use super::interface_cache::InterfaceCache;
@@ -106,7 +107,7 @@ impl SharedTexts {
 
     /// The machine in the id of a scale set's interface configuration, in lower case.
     fn scale_set_machine(&mut self, configuration: &str) -> Option<MachineId> {
-        let lower = configuration.to_ascii_lowercase();
+        let lower = lower_case(configuration);
         let (machine, _) = lower.split_once("/networkinterfaces/")?;
         machine.contains("/virtualmachines/").then(|| {
             let (text, fingerprint) = self.shared(machine);

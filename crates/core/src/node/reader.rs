@@ -22,6 +22,7 @@ use super::names::{
 use super::object::{AddressObject, ConditionObject, NodeObject, Taint};
 use super::signal::Signal;
 use super::spot_notice::{AzureNotice, RecordedNotice};
+use crate::lower_case;
 
 /// [`EXCLUDE_LABEL`] as Karpenter sets it, on Nodes that it is deleting.
 const EXCLUDED_BY_KARPENTER: &str = "node.kubernetes.io/exclude-from-external-load-balancers=karpenter";
@@ -489,7 +490,7 @@ fn machine_id(provider_id: &str) -> String {
     let is_azure = provider_id
         .get(..scheme.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(scheme));
-    id.filter(|_| is_azure).unwrap_or_default().to_ascii_lowercase()
+    lower_case(id.filter(|_| is_azure).unwrap_or_default())
 }
 
 /// The Machine that these annotations name.

@@ -53,15 +53,20 @@ fn empty_pool_beside(others: &[(&str, Value)]) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn scale_set_interfaces_need_no_lookup() {
+    // cloud-provider-azure has the resource group in lower case in the id, as Go has it.
+    let instance =
+        |group: &str, number| instance(number).replace(GROUP, &format!("/subscriptions/sub/resourceGroups/{group}"));
     let mut resources = vec![empty_pool()];
-    resources.extend((1..=3).map(|number| interface(&format!("{}/networkInterfaces/nic", instance(number)), None)));
+    resources.extend(
+        (1..=3).map(|number| interface(&format!("{}/networkInterfaces/nic", instance("RG-ÜBUNG", number)), None)),
+    );
     let mut cluster = TestCluster::without_leader(3, &resources).await;
     for number in 1..=3 {
         // The id in another case, and no address.
         cluster.node(number, |node| {
             node["spec"]["providerID"] = json!(format!(
                 "azure://{}",
-                instance(number).replace("virtualMachineScaleSets", "virtualmachinescalesets")
+                instance("rg-übung", number).replace("virtualMachineScaleSets", "virtualmachinescalesets")
             ));
             node["status"]["addresses"] = json!([]);
         });
