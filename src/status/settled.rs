@@ -91,10 +91,7 @@ mod tests {
         assert!(found.unsettled(false).is_empty());
         found.unattributed.clear();
         found.nodes[0].unidentified = true;
-        assert_eq!(
-            found.unsettled(true),
-            ["n1: the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found"]
-        );
+        assert_eq!(found.unsettled(true), [format!("n1: {}", Unproved::NotIdentified)]);
         assert!(found.unsettled(false).is_empty());
         found.nodes[0].unidentified = false;
         found.leader_work = Some(LeaderWork {

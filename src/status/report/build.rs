@@ -214,6 +214,9 @@ fn unattributed(azure: &AzureSnapshot) -> Vec<String> {
     if !views().all(|view| interfaces.covers(view)) {
         found.push(Unproved::InterfaceUnknown.to_string());
     }
+    if views().any(|view| view.has_unmatched_entry()) {
+        found.push(Unproved::NotIdentified.to_string());
+    }
     found
 }
 

@@ -117,7 +117,7 @@ impl LastReads<'_> {
         let mut views = self.managed().filter_map(|one| one.status.view.as_ref());
         let nodes = &self.targets.nodes;
         if node.addresses.is_empty() && node.machine.is_empty()
-            || views.any(|view| view.may_have_unknown_entry(node, nodes))
+            || views.any(|view| view.has_unmatched_entry() || view.may_have_unknown_entry(node, nodes))
         {
             return Some(Unproved::NotIdentified);
         }
@@ -146,9 +146,8 @@ fn may_match(matcher: &NodeMatcher, node: &ClusterNode) -> bool {
     match matcher {
         NodeMatcher::Address(ip) => node.addresses.contains(ip),
         NodeMatcher::Machine(machine) => machine.as_str() == node.machine,
-        NodeMatcher::Interface(_) => true,
+        NodeMatcher::Interface(_) | NodeMatcher::Unmatched => true,
         NodeMatcher::Name(name) => name.eq_ignore_ascii_case(&node.name),
-        NodeMatcher::Unmatched => false,
     }
 }
 
@@ -200,7 +199,7 @@ fn recorded_since(own: &[&OwnEntry<'_>]) -> Option<Timestamp> {
 mod tests {
     use std::sync::Arc;
 
-    use headgate_azure::Pool;
+    use headgate_azure::{Pool, ProvisioningState};
     use headgate_core::clock::{Clock, Moment};
     use serde_json::json;
 
@@ -298,6 +297,14 @@ mod tests {
                 interface("/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkInterfaces/i"),
                 true,
             ),
+            (
+                "e",
+                interface(
+                    "/subscriptions/s/resourceGroups/virtualMachines/providers/Microsoft.Network/networkInterfaces/i",
+                ),
+                true,
+            ),
+            ("e", interface("/other"), true),
             ("N1", json!({}), true),
             ("n2", json!({}), false),
         ] {
@@ -340,6 +347,13 @@ mod tests {
             (true, true, json!({"ipAddress": "fd00::1"}), &unknown),
             (true, true, json!({"ipAddress": "10.0.0.9"}), &out),
             (true, true, json!({"ipAddress": "fd00::1", "adminState": "Down"}), &out),
+            // No machine has an interface of this form.
+            (
+                true,
+                true,
+                interface("/subscriptions/s/resourceGroups/g/providers/Microsoft.Other/i".to_owned()),
+                &unknown,
+            ),
         ] {
             let (mut one, mut two) = (node(1, &[DRAIN]), node(2, &[]));
             two.machine = machine(2);
@@ -351,13 +365,14 @@ mod tests {
             }
             let what = format!("{:?} {:?} {entry}", one.addresses, one.machine);
             let (targets, ledger) = (target_states(&[one, two], now), ledger(&[]));
-            let mut read = view(&[("p", &[], true)]);
             let pool = Pool {
                 id: pool_id("p"),
                 etag: None,
                 document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "n1", "properties": entry}]}}),
             };
-            Arc::make_mut(&mut read.pools[0]).entries = pool.addresses().map(PoolEntry::new).collect();
+            let read = view(&[("p", &[], true)])
+                .with_pools(&[&pool], ProvisioningState::Settled)
+                .unwrap();
             let planned = [PlannedLoadBalancer {
                 id: read.id.clone(),
                 is_managed: true,

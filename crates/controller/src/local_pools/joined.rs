@@ -39,6 +39,7 @@ pub(crate) fn join_members(
         id: pool.id.clone(),
         entries: staying.chain(difference.add.iter().map(new_entry)).collect(),
         interfaces: pool.interfaces.clone(),
+        has_unmatched_entry: pool.has_unmatched_entry,
         rules: pool.rules.clone(),
     });
     let mut joins_as_down: BTreeSet<IpAddr> = BTreeSet::new();

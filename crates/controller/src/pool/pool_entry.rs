@@ -108,8 +108,12 @@ impl SharedTexts {
     /// The machine in the id of a scale set's interface configuration, in lower case.
     fn scale_set_machine(&mut self, configuration: &str) -> Option<MachineId> {
         let lower = lower_case(configuration);
-        let (machine, _) = lower.split_once("/networkinterfaces/")?;
-        machine.contains("/virtualmachines/").then(|| {
+        // From the end, because a resource group may have any of these names.
+        let mut segments = lower.rsplitn(5, '/');
+        let is_interface = segments.nth(1)? == "ipconfigurations" && segments.nth(1)? == "networkinterfaces";
+        let machine = segments.next()?;
+        let is_machine = is_interface && machine.rsplit('/').nth(1)? == "virtualmachines";
+        is_machine.then(|| {
             let (text, fingerprint) = self.shared(machine);
             MachineId { text, fingerprint }
         })
@@ -205,7 +209,7 @@ pub enum NodeMatcher {
     Interface(Box<NetworkInterfaceId>),
     /// The Node of this name, in lower case.
     Name(String),
-    /// No Node: the entry names none.
+    /// No Node: the entry names none, or an interface in a form that is not known.
     Unmatched,
 }
 
@@ -234,7 +238,8 @@ mod tests {
 
     fn node_index() -> NodeIndex {
         let mut nodes = NodeIndex::default();
-        for number in 1..=2 {
+        for (number, group) in [(1, "rg"), (2, "rg"), (3, "networkinterfaces")] {
+            let machine = if number == 3 { 2 } else { number };
             nodes.apply(ClusterNode {
                 name: format!("n{number}"),
                 uid: format!("u{number}"),
@@ -242,7 +247,7 @@ mod tests {
                     format!("10.0.0.{number}").parse().unwrap(),
                     format!("fd00::{number}").parse().unwrap(),
                 ],
-                machine: format!("/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachinescalesets/v/virtualmachines/{number}"),
+                machine: format!("/subscriptions/s/resourcegroups/{group}/providers/microsoft.compute/virtualmachinescalesets/v/virtualmachines/{machine}"),
                 ready: true,
                 ..ClusterNode::default()
             });
@@ -309,6 +314,13 @@ mod tests {
                 json!({"name": "n1", "properties": {"networkInterfaceIPConfiguration": {"id": configuration(7)}}}),
                 "",
                 "name:n1",
+            ),
+            // The names of a resource group and of an interface say nothing.
+            (
+                json!({"name": "GUID", "properties": {"networkInterfaceIPConfiguration": {
+                    "id": configuration(2).replace("/RG/", "/networkInterfaces/").replace("/nic/", "/networkInterfaces/")}}}),
+                "n3",
+                "name:guid",
             ),
             (json!({"properties": {}}), "", ""),
             (json!(null), "", ""),

@@ -45,6 +45,8 @@ pub struct PoolView {
     pub entries: Vec<PoolEntry>,
     /// The interfaces of the entries whose machine only ARM has.
     pub interfaces: Vec<NetworkInterfaceId>,
+    /// Whether an entry that is not `Down` names no Node in a known form.
+    pub has_unmatched_entry: bool,
     /// The load-balancing rules that use the pool.
     pub rules: Vec<Rule>,
 }
@@ -55,8 +57,11 @@ impl PoolView {
             NodeMatcher::Interface(id) => Some((**id).clone()),
             _ => None,
         });
+        let is_unmatched =
+            |entry: &PoolEntry| entry.matcher == NodeMatcher::Unmatched && entry.admin_state != Some(AdminState::Down);
         Self {
             interfaces: interfaces.collect(),
+            has_unmatched_entry: entries.iter().any(is_unmatched),
             id,
             entries,
             rules,
@@ -131,6 +136,11 @@ impl LoadBalancerView {
             etag: load_balancer.etag,
             id: load_balancer.id,
         }
+    }
+
+    /// Whether an entry of a used pool may be any Node's: it names none in a known form.
+    pub fn has_unmatched_entry(&self) -> bool {
+        self.pools.iter().any(|pool| pool.is_used() && pool.has_unmatched_entry)
     }
 
     /// Whether an entry that is no known Node's may be this one's, which lacks what the entry names.

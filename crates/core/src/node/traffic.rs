@@ -58,8 +58,10 @@ pub enum Unproved {
          cannot be listed; headgate status shows the names"
     )]
     NoLoadBalancer,
-    /// The Node lacks that by which its entries are found.
-    #[error("the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found")]
+    /// The Node lacks that by which its entries are found, or an entry has it in no known form.
+    #[error(
+        "the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found, or an entry names no node in a known form"
+    )]
     NotIdentified,
     /// A pool entry with this address may be another Node's.
     #[error("{0} is an InternalIP of another Node, too")]
