@@ -56,7 +56,7 @@ impl NetworkInterfaceId {
     }
 
     /// The id of its resource group.
-    pub(crate) fn group(&self) -> &ResourceGroupId {
+    pub fn group(&self) -> &ResourceGroupId {
         &self.group
     }
 

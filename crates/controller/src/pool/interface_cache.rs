@@ -104,16 +104,16 @@ impl InterfaceCache {
         let failed = || {
             pool.interfaces.iter().filter_map(|id| {
                 let cached = self.0.get(id).filter(|cached| cached.machine.is_none())?;
-                Some((id.name(), cached.last_error.as_ref()?))
+                Some((id, cached.last_error.as_ref()?))
             })
         };
         // The first by name, so that the event does not change with the order of the document.
-        let (name, error) = failed().min_by_key(|(name, _)| *name)?;
+        let (interface, error) = failed().min_by_key(|(interface, _)| interface.name())?;
         let more = match failed().count() - 1 {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let right = missing_right(error);
+        let (name, right) = (interface.name(), missing_right(interface, error));
         let id = &pool.id;
         let message = format!(
             "the network interface {name}{more} in {}/{} cannot be read{right}, so it is not known whether it is this node's: {}",
@@ -137,7 +137,7 @@ impl InterfaceCache {
         };
         let cached = self.0.get(id).filter(|cached| cached.machine.is_none())?;
         let error = cached.last_error.as_ref()?;
-        let (name, right) = (id.name(), missing_right(error));
+        let (name, right) = (id.name(), missing_right(id, error));
         let message = format!(
             "the network interface {name} cannot be read{right}, so it is not known which node it belongs to: {}",
             error.message
@@ -202,12 +202,14 @@ impl InterfaceCache {
     }
 }
 
-/// What the role lacks after this failure. Before ARM's message, which may be cut off.
-fn missing_right(error: &LastError) -> &'static str {
-    match error.class {
-        ErrorClass::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
-        ErrorClass::Stale | ErrorClass::Retriable => "",
-    }
+/// What the role lacks after this failure, if it is that. Before ARM's message, which may be cut off.
+fn missing_right(id: &NetworkInterfaceId, error: &LastError) -> String {
+    let is_right = ["AuthorizationFailed", "LinkedAuthorizationFailed"]
+        .iter()
+        .any(|code| code.eq_ignore_ascii_case(&error.code));
+    let group = id.group().name();
+    let right = format!(" (the role needs Microsoft.Network/networkInterfaces/read in the resource group {group})");
+    if is_right { right } else { String::new() }
 }
 
 /// Between `time` and half as much again, fixed for each interface, so that not all expire at once.
@@ -288,9 +290,14 @@ mod tests {
         );
         assert_eq!(
             last_error.message,
-            "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
-             so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
+            "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read \
+             in the resource group rg), so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
         );
+        let denied = Err(refused(403, "DenyAssignmentAuthorizationFailed", None));
+        interfaces.store(id("b"), Instant::now(), denied);
+        let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;
+        assert!(message.contains("cannot be read, so"), "no role helps: {message}");
+        interfaces.store(id("b"), Instant::now(), forbidden());
         // That it had no machine stays known.
         interfaces.store(id("c"), Instant::now(), Err(ArmError::DeadlineExceeded));
         assert_eq!(interfaces.unreadable_pools(&view), unread);
