@@ -83,8 +83,8 @@ struct DeferredPlan {
     until: Instant,
     /// The end of ARM's `Retry-After`, which holds for any plan, unless it is about one pool.
     retry_after: Option<Instant>,
-    /// Whether it waits because ARM refuses the version that reads show.
-    is_version_refused: bool,
+    /// Whether it is due as soon as reads show another version: ARM refuses the present one.
+    is_due_with_version: bool,
 }
 
 /// ARM was found busy by each attempt since then.
@@ -115,7 +115,7 @@ impl Attempts {
 
     /// The load balancer has another version: a plan that was deferred because ARM refused the one before is due.
     pub(super) fn adopt_new_version(&mut self) {
-        self.deferred.take_if(|deferred| deferred.is_version_refused);
+        self.deferred.take_if(|deferred| deferred.is_due_with_version);
     }
 
     /// Until when this plan is deferred. A plan that differs from the failed one waits for ARM's `Retry-After` only.
@@ -142,7 +142,7 @@ impl Attempts {
         let is_hold_unused = matches!(result, Err(AttemptError::HoldClosed { has_written: false }));
         let was_hold_unused = std::mem::replace(&mut self.was_hold_unused, is_hold_unused);
         let mut retry_after = None;
-        let is_version_refused = matches!(result, Err(AttemptError::VersionRefused(_)));
+        let mut is_due_with_version = matches!(result, Err(AttemptError::VersionRefused(_)));
         let (error, retry_in) = match result {
             // Once may be because the hold began for another load balancer.
             Err(AttemptError::HoldClosed { has_written: false }) if was_hold_unused => (
@@ -168,8 +168,14 @@ impl Attempts {
                     let delay = MIN_BUSY_DELAY.saturating_mul(2_u32.saturating_pow(attempts));
                     return AfterAttempt::Wait(delay.min(MAX_BUSY_DELAY));
                 }
+                is_due_with_version = refusal.is_some();
+                // A read costs little; a write that is refused for so long, as beside an interface that has failed, may be so for hours.
+                let delay = match refusal {
+                    Some(_) => self.backoff.next_long_delay(),
+                    None => MAX_BUSY_DELAY,
+                };
                 let error = refusal.unwrap_or_else(|| ArmError::Busy(load_balancer.to_string()));
-                (LastError::from_arm(&error, previous), MAX_BUSY_DELAY)
+                (LastError::from_arm(&error, previous), delay)
             }
             Err(AttemptError::LeaseNotAcquired(error)) => (
                 LastError::new(ErrorClass::Retriable, "LeaseHeld", error.to_string(), previous),
@@ -194,7 +200,7 @@ impl Attempts {
             plan,
             until: now + retry_in,
             retry_after,
-            is_version_refused,
+            is_due_with_version,
         });
         AfterAttempt::Failed(self.adopt(load_balancer, error, retry_in))
     }

@@ -80,14 +80,21 @@ async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_min
         advance(delay).await;
     }
     advance(5 * SECOND).await;
-    for (refusal, code) in [
-        (None, "Busy"),
-        (Some(refused(429, "RetryableError", None)), "RetryableError"),
+    let refusal = || Some(refused(429, "RetryableError", None));
+    // A write that is refused for so long is tried seldom, and at once when a read shows another version.
+    for (refusal, code, wait, is_due_with_version) in [
+        (None, "Busy", 8, false),
+        (refusal(), "RetryableError", 30, true),
+        (refusal(), "RetryableError", 60, true),
+        (None, "Busy", 8, false),
     ] {
-        let AfterAttempt::Failed(error) = busy(refusal) else {
+        let AfterAttempt::Failed(error) = end(&mut attempts, Vec::new(), Err(AttemptError::Busy(refusal))) else {
             panic!("busy for a minute")
         };
         assert_eq!(error.code, code);
+        assert_eq!(attempts.deferred_until(&[]), Some(Instant::now() + wait * SECOND));
+        attempts.adopt_new_version();
+        assert_eq!(attempts.deferred_until(&[]).is_none(), is_due_with_version);
     }
     assert!(matches!(
         end(&mut attempts, Vec::new(), Ok(())),
