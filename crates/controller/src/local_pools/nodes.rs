@@ -90,6 +90,11 @@ impl Node {
         addresses.any(|address| IpFamily::from(*address) == family)
     }
 
+    /// Whether its entries of a family follow from it: one without an address of the family may only have registered again.
+    fn decides_for(&self, family: IpFamily) -> bool {
+        self.is_deleting || self.excluded_by.is_some() || self.has_address(family)
+    }
+
     /// Whether it has no address of a family in which it had one.
     fn has_lost_addresses(&self, before: &Self) -> bool {
         let lost = |family| before.has_address(family) && !self.has_address(family);
@@ -201,8 +206,7 @@ impl NodeIndex {
     /// Whether there is no Node of this name, or one that has lost its addresses of the family.
     pub(crate) fn is_unknown(&self, name: &str, family: IpFamily) -> bool {
         self.get(name).is_none_or(|node| {
-            let is_known = node.is_deleting || node.excluded_by.is_some() || node.has_address(family);
-            !is_known
+            !node.decides_for(family)
                 && self
                     .leaving(name)
                     .is_some_and(|(_, before, _)| before.has_address(family))
@@ -241,15 +245,16 @@ impl NodeIndex {
         self.by_name.get_key_value(name.to_ascii_lowercase().as_str())
     }
 
-    /// Whether a pool entry is a Node's and not foreign: it is named for a Node, or it has no name or that of a former Node,
-    /// and its address is or was a Node's.
+    /// Whether a pool entry is a Node's and not foreign: it is named for a Node that has addresses of its family, or that leaves the
+    /// load balancers; or it has no name or that of a former Node, and its address is or was a Node's. The name of a Node without an
+    /// address proves nothing to a leader that has not seen it with one: the machine may serve.
     pub fn owns_entry(&self, name: Option<&str>, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let former = self.former.get(&address).map(|(name, _)| name);
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return former.is_some() || self.by_address.contains_key(&address);
         };
-        if self.key(name).is_some() {
+        if self.get(name).is_some_and(|node| node.decides_for(address.into())) {
             return true;
         }
         let mut names = self.by_address.get(&address).into_iter().flatten().chain(former);

@@ -2,7 +2,7 @@
 //! defects, which must be absent.
 
 use headgate_controller::local_pools::EventReason::Updated;
-use headgate_controller::local_pools::{Node, PoolKey, UpdaterSettings};
+use headgate_controller::local_pools::{Node, PoolKey, Updater, UpdaterSettings};
 use headgate_core::service::{IpFamily, Service};
 use serde_json::json;
 
@@ -284,6 +284,35 @@ fn node_that_has_no_address_any_more_leaves_as_one_that_is_gone() {
 }
 
 #[test]
+fn entries_of_nodes_that_a_new_leader_finds_without_addresses_stay_until_they_have_one() {
+    let mut world = world_of_three();
+    world.updater = Updater::new(UpdaterSettings::default());
+    for name in ["n1", "n2", "n3"] {
+        world.updater.apply_node(node(name, &["fd00::1"]));
+    }
+    world.complete_lists();
+    world.updater.apply_service(&service("default/web", &[]).into());
+    let slice = slice("default/web-1", "web", &["n1", "n2", "n3"]);
+    world.updater.apply_slice(&slice);
+    world.observe();
+    for _ in 0..100 {
+        world.tick();
+    }
+    assert!(world.take_calls().is_empty() && world.take_events().is_empty());
+    world.updater.apply_node(node("n2", &["10.0.0.2"]));
+    world.updater.apply_node(node("n3", &["10.0.0.33"]));
+    world.tick();
+    let addresses = ["10.0.0.1", "10.0.0.2", "10.0.0.33"];
+    assert_eq!(world.addresses("lb", "default-web"), addresses);
+    world.updater.apply_node(Node {
+        excluded_by: Some("kubernetes.azure.com/managed"),
+        ..node("n1", &[])
+    });
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), addresses[1..]);
+}
+
+#[test]
 fn pool_with_a_rule_of_a_service_that_is_not_local_is_left_alone() {
     let mut world = world();
     let other = Service {
@@ -395,7 +424,7 @@ fn nothing_is_done_before_the_load_balancers_were_read() {
 fn nothing_is_done_before_everything_was_listed() {
     for missing in ["services", "slices", "nodes"] {
         let mut world = World::new();
-        world.updater = headgate_controller::local_pools::Updater::new(UpdaterSettings::default());
+        world.updater = Updater::new(UpdaterSettings::default());
         world.updater.apply_node(node("n1", &["10.0.0.1"]));
         world.add_service("default/web", &[], "lb");
         world.set_addresses("lb", "default-web", &["10.0.0.2"]);
