@@ -183,12 +183,15 @@ mod tests {
         let mut restarting = node(1, &[DRAIN]);
         restarting.ready = false;
         let targets = target_states(&[node(1, &[DRAIN]), former.clone()], now);
-        let all_lost = target_states(&[restarting, former], now);
+        let all_lost = target_states(&[restarting, former.clone()], now);
+        former.not_ready_since = Some(now.wall - jiff::SignedDuration::from_mins(1));
+        let found_lost = target_states(&[node(1, &[DRAIN]), former], now);
         let mut view = view(&[("p", &[(1, "-")], true)]);
         Arc::make_mut(&mut view.pools[0]).entries[0].name = None;
         let changes =
             |targets: &TargetStates, now| plan(&view, &plan_inputs(targets, &ledger(&[]), now)).change_count();
         assert_eq!(changes(&targets, now), 0, "its heartbeat may be late");
+        assert_eq!(changes(&found_lost, now), 1, "it was lost before this leader began");
         now.mono = targets.next_deadline(now.mono).unwrap();
         assert_eq!(changes(&targets, now), 1);
         assert_eq!(changes(&all_lost, now), 1, "what restarts stays out");

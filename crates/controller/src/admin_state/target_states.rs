@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_core::clock::Moment;
+use headgate_core::clock::{Moment, age_by_wall_clock};
 use headgate_core::node::{
     DEBOUNCE, MarkerFact, OUT_OF_SERVICE_TAINT, PeriodChange, Signal, SignalPeriod, SignalPeriods,
 };
@@ -65,7 +65,7 @@ pub struct TargetStates {
     periods: HashMap<String, SignalPeriods>,
     /// The UIDs of the Nodes whose last period ended because the out-of-service taint left a Node that is ready.
     left_out_of_service: HashSet<String>,
-    /// The Nodes that are not Ready: the UID, and when this was observed first. By the name of the Node.
+    /// The Nodes that are not Ready: the UID, and when the Node counts as lost. By the name of the Node.
     not_ready: HashMap<String, (String, Instant)>,
     /// The names of the Nodes with a signal for health answers.
     probed_out: BTreeSet<String>,
@@ -137,7 +137,11 @@ impl TargetStates {
         if node.ready {
             self.not_ready.remove(&name);
         } else if self.not_ready.get(&name).is_none_or(|(uid, _)| *uid != node.uid) {
-            self.not_ready.insert(name.clone(), (node.uid.clone(), now.mono));
+            // Another leader may have observed it for longer.
+            let since = node.not_ready_since.filter(|_| before.is_none());
+            let age = since.map_or(Duration::ZERO, |since| age_by_wall_clock(since, now));
+            let lost_at = now.mono + NOT_READY_GRACE.saturating_sub(age);
+            self.not_ready.insert(name.clone(), (node.uid.clone(), lost_at));
         }
         keep_name(&mut self.probed_out, &name, !node.health_signals.is_empty());
         keep_name(&mut self.held, &name, node.hold.is_some());
@@ -228,14 +232,14 @@ impl TargetStates {
     #[must_use]
     pub(crate) fn next_deadline(&self, after: Instant) -> Option<Instant> {
         let deadlines = self.periods.values().flat_map(SignalPeriods::deadlines);
-        let deadlines = deadlines.chain(self.not_ready.values().map(|(_, since)| *since + NOT_READY_GRACE));
+        let deadlines = deadlines.chain(self.not_ready.values().map(|(_, lost_at)| *lost_at));
         deadlines.filter(|deadline| *deadline > after).min()
     }
 
     /// Whether the Node has not been Ready for [`NOT_READY_GRACE`].
     pub(super) fn is_lost(&self, node: &ClusterNode, now: Instant) -> bool {
-        let since = self.not_ready.get(&node.name).filter(|(uid, _)| *uid == node.uid);
-        since.is_some_and(|(_, since)| now >= *since + NOT_READY_GRACE)
+        let known = self.not_ready.get(&node.name).filter(|(uid, _)| *uid == node.uid);
+        known.is_some_and(|(_, lost_at)| now >= *lost_at)
     }
 
     /// Makes a deadline that has passed count as a change, and signals that have lasted long enough as signals.

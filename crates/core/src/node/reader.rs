@@ -92,6 +92,9 @@ pub struct Node {
     /// Whether the condition `Ready` is `True`.
     #[serde(skip)]
     pub ready: bool,
+    /// Since when it is not, by the clock of the condition's writer.
+    #[serde(skip)]
+    pub not_ready_since: Option<Timestamp>,
     /// Whether kubelet reports that the node shuts down.
     pub shutting_down: bool,
     /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
@@ -214,6 +217,8 @@ impl NodeReader {
         let conditions = &status.conditions;
         let is_deleting = metadata.deletion_timestamp.is_some();
         let is_internal = |entry: &&AddressObject| entry.type_ == "InternalIP";
+        let is_ready = |condition: &ConditionObject| condition.status == "True";
+        let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
         let (internal, others) = status.addresses.iter().partition::<Vec<_>, _>(is_internal);
         let mut node = Node {
             name: metadata.name.unwrap_or_default(),
@@ -237,9 +242,10 @@ impl NodeReader {
             other_addresses: ip_addresses(&others),
             pod_cidrs: spec.pod_cidrs,
             conditions: self.conditions(conditions),
-            ready: conditions
-                .iter()
-                .any(|one| one.type_ == "Ready" && one.status == "True"),
+            ready: ready.is_some_and(is_ready),
+            not_ready_since: ready
+                .filter(|condition| !is_ready(condition))
+                .and_then(|condition| condition.last_transition_time.as_deref()?.parse().ok()),
             shutting_down: conditions.iter().any(is_shutdown),
             marker: MarkerFact::find(conditions, MARKER_CONDITION),
             connections: MarkerFact::find(conditions, CONNECTIONS_CONDITION),

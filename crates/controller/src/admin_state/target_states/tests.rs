@@ -399,16 +399,20 @@ fn a_node_that_is_not_ready_is_lost_after_a_while_and_a_new_one_of_its_name_is_n
     };
     let not_ready = |uid: &str, taints: &[&str]| ClusterNode {
         ready: false,
+        not_ready_since: Some(now.wall - jiff::SignedDuration::from_secs(50)),
         ..node(uid, taints)
     };
     let is_lost = |states: &TargetStates, uid: &str, second| states.is_lost(&not_ready(uid, &[]), at(second).mono);
     let mut states = TargetStates::default();
     states.apply(not_ready("u", &[]), at(0));
     states.apply(not_ready("u", &["other"]), at(30));
-    assert!(!is_lost(&states, "u", 59) && is_lost(&states, "u", 60));
+    assert!(!is_lost(&states, "u", 9) && is_lost(&states, "u", 10), "the first counts from before");
     states.apply(not_ready("v", &[]), at(40));
     assert!(!is_lost(&states, "v", 99) && is_lost(&states, "v", 100));
     assert!(!is_lost(&states, "u", 100));
+    states.apply(node("v", &[]), at(100));
+    states.apply(not_ready("v", &[]), at(110));
+    assert!(!is_lost(&states, "v", 169) && is_lost(&states, "v", 170));
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn reads_the_fields_that_pools_need() {
             "taints": [{"key": "k", "effect": "NoExecute"}, {"key": "bare"}]},
         "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.4"},
             {"type": "InternalIP", "address": "FD00::4"}, {"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "InternalIP", "address": "x"}],
-            "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}}),
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}),
     );
     assert_eq!(
         node.machine,
@@ -139,7 +139,7 @@ fn reads_the_fields_that_pools_need() {
         (node.taints[0].key.as_str(), node.taints[0].effect.as_str()),
         ("k", "NoExecute")
     );
-    assert!(node.ready && node.excluded.is_none() && node.name == "n");
+    assert!(node.ready && node.not_ready_since.is_none() && node.excluded.is_none() && node.name == "n");
     assert_eq!(node.created.to_string(), "2026-01-01T00:00:00Z");
     assert!(!node.is_terminal() && node.hold.is_none());
     let bare = read(&json!({"metadata": {"name": "n"}}));
@@ -293,13 +293,15 @@ fn what_only_the_own_node_needs_is_read() {
             UPGRADE_PAUSED_ANNOTATION: "", DELETION_DELAY_ANNOTATION: "", "example.com/other": ""}},
         "spec": {"podCIDRs": ["10.1.0.0/24"]},
         "status": {"addresses": [{"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "InternalIP", "address": "10.0.0.4"}],
-            "conditions": [{"type": "Ready", "status": "False"}, {"type": "DiskPressure", "status": "True"},
+            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                {"type": "DiskPressure", "status": "True"},
                 {"type": CONNECTIONS_CONDITION, "status": "False", "reason": "ConnectionsOpen", "message": "m"}]},
     });
     let node = own(&object);
     assert_eq!(node.other_addresses, ["1.2.3.4".parse::<IpAddr>().unwrap()]);
     assert_eq!(node.pod_cidrs, ["10.1.0.0/24"]);
     assert_eq!((node.was_unschedulable, node.ready), (Some(true), false));
+    assert_eq!(node.not_ready_since, "2026-01-01T00:00:00Z".parse().ok());
     assert!(node.is_deletion_delayed() && node.is_kept_from_scale_down && node.is_upgrade_paused);
     assert_eq!((node.open_connections(), node.annotations.len()), (Some("m"), 4));
     let other = read(&object);
