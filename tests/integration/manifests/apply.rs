@@ -174,6 +174,8 @@ async fn the_daemonset_pod_runs_on_a_cordoned_node_and_surges_on_new_settings() 
     .await;
     let r#virtual = json!({"kubernetes.io/os": "linux", "type": "virtual-kubelet"});
     node(&administrator, "virtual", r#virtual, json!({})).await;
+    let fargate = json!({"kubernetes.io/os": "linux", "eks.amazonaws.com/compute-type": "fargate"});
+    node(&administrator, "fargate", fargate, json!({})).await;
     node(
         &administrator,
         "windows",

@@ -120,7 +120,7 @@ pub struct Node {
     /// The label of a control-plane node, which excludes it only by a setting of the cloud: [`Node::exclude_control_plane`].
     #[serde(skip)]
     pub control_plane: Option<&'static str>,
-    /// Whether its labels say that no agent runs on it, because it is no Linux node or a virtual one.
+    /// Whether its labels say that no agent runs on it, because it is no Linux node, or a virtual one, as those of EKS Fargate are.
     #[serde(skip)]
     pub lacks_agent: bool,
     /// The value of the taint `headgate.dev/maintenance:NoSchedule`, if the Node has it.
@@ -351,7 +351,9 @@ impl NodeReader {
 /// Whether the agents' `DaemonSet` selects no Node with these labels, as the chart has it by default.
 fn lacks_agent(labels: &BTreeMap<String, String>) -> bool {
     let value = |key| labels.get(key).map(String::as_str);
-    value("kubernetes.io/os").is_some_and(|system| system != "linux") || value("type") == Some("virtual-kubelet")
+    value("kubernetes.io/os").is_some_and(|system| system != "linux")
+        || value("type") == Some("virtual-kubelet")
+        || value("eks.amazonaws.com/compute-type") == Some("fargate")
 }
 
 impl Node {

@@ -2,7 +2,7 @@
 //!
 //! On a node that is about to end it fails at once. Otherwise it fails only while a read shows another node that keeps serving the
 //! Service. A read counts if it began after this process observed the node's signals, and for [`READ_TTL`]. Such a node is Ready,
-//! not about to end, in load balancers, has an agent and a ready endpoint, and
+//! not about to end, in load balancers (a control-plane node only if the own one is one, too), has an agent and a ready endpoint, and
 //! - has no signal, or
 //! - has signals and a name before the own one, once the own signals have lasted for [`SIGNALLED_WAIT`] in this process, or the own Node
 //!   has the marker of failed probes for so long.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use headgate_core::clock::Clock;
-use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader, SignalRules};
+use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::{Decoded, split_list};
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -253,6 +253,7 @@ impl Attempts {
 struct OtherNodesReader {
     client: Client,
     own_name: String,
+    own: watch::Receiver<NodeReport>,
     rules: SignalRules,
     relies_on_signalled: bool,
     clock: Clock,
@@ -271,6 +272,7 @@ impl OtherNodesReader {
         Self {
             client: reader.client.clone(),
             own_name: reader.node_name.clone(),
+            own: reader.inputs.node.clone(),
             rules: reader.rules.clone(),
             relies_on_signalled: reader.relies_on_signalled,
             clock: reader.clock.clone(),
@@ -322,6 +324,11 @@ impl OtherNodesReader {
         Ok(ServiceRead { started_at, others })
     }
 
+    fn is_on_control_plane(&self) -> bool {
+        let report = self.own.borrow();
+        report.node.as_ref().is_some_and(|own| own.control_plane.is_some())
+    }
+
     /// The Node as it was read at most [`NODE_TTL`] ago, or is read now, for all that ask.
     async fn node(&self, name: &str) -> Result<NodeRead, String> {
         let now = Instant::now();
@@ -335,7 +342,11 @@ impl OtherNodesReader {
         };
         let read = async || {
             let started_at = Instant::now();
-            let node = node(&self.client, &self.rules, name).await?.map(Arc::new);
+            let mut node = node(&self.client, &self.rules, name).await?.map(Arc::new);
+            // A load balancer has all control-plane nodes or none.
+            if !self.is_on_control_plane() {
+                node = node.map(Node::exclude_control_plane);
+            }
             Ok(NodeRead { started_at, node })
         };
         cell.get_or_try_init(read).await.cloned()
@@ -410,7 +421,7 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use headgate_core::node::{MARKER_CONDITION, NodeReport, SignalSettings, Taint};
+    use headgate_core::node::{MARKER_CONDITION, SignalSettings, Taint};
 
     use super::super::super::proxy_status::ProxyStatus;
     use super::super::drain::{ServiceDrain, service_drain};
@@ -676,8 +687,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_own_node_is_read_where_only_nodes_with_signals_serve() {
-        let answer = |request: Request<Body>| {
+    async fn the_own_node_says_which_others_count() {
+        let answer = |labels: Value, request: Request<Body>| {
             let (path, old) = (request.uri().path().to_owned(), "2020-01-01T00:00:00Z");
             let taints = json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]);
             let conditions = json!([{"type": "Ready", "status": "True"},
@@ -687,17 +698,36 @@ mod tests {
                     "items": [slice("a", &json!({}), "n1"), slice("b", &json!({}), "n2")]})
             } else {
                 let name = path.rsplit('/').next();
-                json!({"kind": "Node", "metadata": {"name": name}, "spec": {"taints": taints}, "status": {"conditions": conditions}})
+                json!({"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {"taints": taints},
+                    "status": {"conditions": conditions}})
             };
             let response = Response::new(Body::from(body.to_string().into_bytes()));
             async move { Ok::<_, io::Error>(response) }
         };
-        for (own_name, relies_on_signalled, expected) in [("n2", true, true), ("n2", false, false), ("n1", true, false)]
-        {
+        let control_plane = json!({"node-role.kubernetes.io/control-plane": ""});
+        for (own_name, own_role, labels_of_all, relies_on_signalled, expected) in [
+            ("n2", None, json!({}), true, true),
+            ("n2", None, json!({}), false, false),
+            ("n1", None, json!({}), true, false),
+            // Load balancers may exclude control-plane nodes; if so, all of them.
+            ("n2", None, control_plane.clone(), true, false),
+            ("n2", Some("role"), control_plane.clone(), true, true),
+            ("n2", Some("role"), json!({}), true, true),
+        ] {
+            let (rules, now) = (SignalSettings::default().health(), Clock::System.now());
+            let own = Node {
+                control_plane: own_role,
+                ..Node::default()
+            };
+            let labels = labels_of_all.clone();
             let reader = OtherNodesReader {
-                client: Client::new(tower::service_fn(answer), "default"),
+                client: Client::new(
+                    tower::service_fn(move |request| answer(labels.clone(), request)),
+                    "default",
+                ),
                 own_name: own_name.to_owned(),
-                rules: SignalSettings::default().health(),
+                own: watch::Sender::new(NodeReport::initial(None, &rules, now).with_node(own, now)).subscribe(),
+                rules,
                 relies_on_signalled,
                 clock: Clock::System,
                 nodes: Mutex::default(),
@@ -705,7 +735,11 @@ mod tests {
             let read = reader.service(&NamespacedName::new("default", "web"), None, 0).await;
             let others = read.unwrap().others;
             let found = (others.with_earlier_name.is_some(), others.own_is_long_out);
-            assert_eq!(found, (expected, expected), "{own_name} {relies_on_signalled}");
+            assert_eq!(
+                found,
+                (expected, expected),
+                "{own_name} {own_role:?} {labels_of_all} {relies_on_signalled}"
+            );
         }
     }
 

@@ -70,6 +70,8 @@ fn windows_and_virtual_nodes_lack_an_agent() {
         (json!({"kubernetes.io/os": "linux", "type": "x"}), false),
         (json!({"kubernetes.io/os": "windows"}), true),
         (json!({"kubernetes.io/os": "linux", "type": "virtual-kubelet"}), true),
+        (json!({"eks.amazonaws.com/compute-type": "fargate"}), true),
+        (json!({"eks.amazonaws.com/compute-type": "auto"}), false),
     ] {
         let node = read(&json!({"metadata": {"labels": labels}}));
         assert_eq!(node.lacks_agent, lacks_agent, "{labels}");
