@@ -18,6 +18,11 @@ use crate::config::{ServiceHealth, Settings};
 
 /// Names that a finding has at most.
 const MAX_NAMES: usize = 5;
+/// The beginning of the paths at which headgate answers about Services.
+const SERVICES_PATH: &str = "/healthz/services/";
+/// What becomes of a probe of such a path where headgate does not answer about the rule's own Service.
+const GETS_404: &str = "gets 404 unless serviceHealthChecks is Path and the path names the Service itself, with externalTrafficPolicy: Local: \
+                        the whole backend goes down";
 /// The port of kube-proxy's health server, which shared probes use by default.
 const KUBE_PROXY_PORT: u16 = 10256;
 
@@ -164,7 +169,8 @@ fn probe_finding(rule: &OwnedRule<'_>, settings: &Settings) -> Option<Finding> {
             annotate(port),
         )),
         ProbeTarget::PortOnly
-            if path.starts_with("/healthz/services/") && settings.service_health == ServiceHealth::Path =>
+            if settings.service_health == ServiceHealth::Path
+                && asks_about_service(&probe.protocol, path, rule.service) =>
         {
             None
         }
@@ -178,12 +184,19 @@ fn probe_finding(rule: &OwnedRule<'_>, settings: &Settings) -> Option<Finding> {
     }
 }
 
+/// Whether the probe asks about the health of the rule's own Service, if the rule is one's.
+fn asks_about_service(protocol: &str, path: &str, service: Option<&ServiceObject>) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    let is_own = |service: &ServiceObject| service.is_local() && path == own_path(service);
+    protocol.eq_ignore_ascii_case("http") && path.starts_with(SERVICES_PATH) && service.is_none_or(is_own)
+}
+
 /// What becomes of a probe of headgate's port other than `/healthz`.
 fn wrong_probe(protocol: &str, path: &str) -> &'static str {
-    if path.starts_with("/healthz/services/") {
-        "gets 404 with serviceHealthChecks other than Path: the whole backend goes down"
-    } else if protocol.eq_ignore_ascii_case("https") {
+    if protocol.eq_ignore_ascii_case("https") {
         "the port has no TLS: the whole backend goes down"
+    } else if path.starts_with(SERVICES_PATH) {
+        GETS_404
     } else if protocol.eq_ignore_ascii_case("http") && path != "/livez" {
         "gets 404: the whole backend goes down"
     } else {
@@ -206,16 +219,21 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Vec<Findin
             .iter()
             .filter(|service| service.is_load_balancer() && !service.is_local())
     };
-    let missed =
-        cluster().filter(|service| port != KUBE_PROXY_PORT && !is_annotated(service, port, |path| path == "/healthz"));
-    let findings = missed.map(|service| {
+    let findings = cluster().filter_map(|service| {
+        if is_annotated(service, port, |path| path.starts_with(SERVICES_PATH)) {
+            let what = format!("its probe reaches headgate's port, but {GETS_404}");
+            return Some(Finding::failure(what, "point the probe at the path /healthz").about(object(service)));
+        }
+        if port == KUBE_PROXY_PORT || is_annotated(service, port, |path| path == "/healthz") {
+            return None;
+        }
         let what = format!(
             "no annotation points its probe at :{port}/healthz over HTTP: unless its load balancer probes that by itself, nodes with signals keep \
              getting its connections"
         );
         let do_ = "Azure: service.beta.kubernetes.io/port_PORT_health-probe_port, …_protocol and …_request-path; AWS: \
                    service.beta.kubernetes.io/aws-load-balancer-healthcheck-port, …-protocol and …-path; elsewhere configure the load balancer";
-        Finding::warning(what, do_).about(object(service))
+        Some(Finding::warning(what, do_).about(object(service)))
     });
     let number = cluster().count();
     Finding::or_ok(
@@ -308,15 +326,19 @@ fn is_drained_by_admin_states(world: &World) -> bool {
 }
 
 fn is_probed_at_path(service: &ServiceObject, settings: &Settings) -> bool {
+    let port = settings.healthz_bind_address.port();
+    settings.service_health == ServiceHealth::Path && is_annotated(service, port, |path| path == own_path(service))
+}
+
+/// Where headgate answers about the Service.
+fn own_path(service: &ServiceObject) -> String {
     let metadata = &service.metadata;
     let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
-    let own = format!(
-        "/healthz/services/{}/{}",
+    format!(
+        "{SERVICES_PATH}{}/{}",
         namespace.unwrap_or_default(),
         name.unwrap_or_default()
-    );
-    let port = settings.healthz_bind_address.port();
-    settings.service_health == ServiceHealth::Path && is_annotated(service, port, |path| path == own)
+    )
 }
 
 pub(super) fn check_liveness(world: &World) -> Vec<Finding> {

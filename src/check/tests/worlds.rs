@@ -296,6 +296,22 @@ const BROKEN: &[Broken] = &[
         object: "service/default/web",
         what: "gets 404",
     },
+    // It was a Local Service before.
+    Broken {
+        break_it: |world| {
+            world.settings.service_health = ServiceHealth::Path;
+            let path = "/healthz/services/default/web";
+            show(
+                world,
+                &json!({"protocol": "Http", "port": 10456, "requestPath": path}),
+                &addresses(),
+            );
+        },
+        id: "probes",
+        state: State::Failure,
+        object: "service/default/web",
+        what: "gets 404",
+    },
     Broken {
         break_it: |world| show(world, &json!({"protocol": "Tcp", "port": 10456}), &addresses()),
         id: "probes",
@@ -504,6 +520,16 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
     Broken {
         break_it: |world| {
             world.settings.service_health = ServiceHealth::Path;
+            *web_annotations(world) = of_aws(&[("protocol", "http"), ("path", "/healthz/services/default/web")]);
+        },
+        id: "probes",
+        state: State::Failure,
+        object: "service/default/web",
+        what: "gets 404",
+    },
+    Broken {
+        break_it: |world| {
+            world.settings.service_health = ServiceHealth::Path;
             let spec =
                 json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "ports": [{"port": 443}]});
             let mut shop = service("shop", "1", &spec);
@@ -631,6 +657,23 @@ fn probes_of_azure_are_pointed_at_headgate_for_a_port_or_for_all() {
         let mut world = whole_without_azure();
         of_azure(&mut world, app_protocol, annotations);
         assert_eq!(wrong(&world), [], "{app_protocol:?} {annotations:?}");
+    }
+}
+
+#[test]
+fn a_local_service_is_probed_at_its_own_path() {
+    let mut world = whole();
+    world.settings.service_health = ServiceHealth::Path;
+    let spec = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32001, "ports": [{"port": 443}]});
+    world.services.as_mut().unwrap()[0] = service("web", UID, &spec);
+    for (protocol, path, wrong_probes) in [
+        ("Http", "/healthz/services/default/web?from=lb", 0),
+        ("Http", "/healthz/services/default/shop", 1),
+        ("Https", "/healthz/services/default/web", 1),
+    ] {
+        let probe = json!({"protocol": protocol, "port": 10456, "requestPath": path});
+        show(&mut world, &probe, &addresses());
+        assert_eq!(wrong(&world).len(), wrong_probes, "{protocol} {path}");
     }
 }
 
