@@ -114,7 +114,7 @@ test: build-tools namespace-tools browser prometheus-tools azure-clients helm kr
 clippy: build-tools ## run clippy on all targets, with and without spans, with warnings denied
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# --all-targets leaves out benchmarks that run by name only, also where they are named beside it.
-	cargo clippy --locked --workspace --bench leader --bench soak --bench leader-soak --bench scale -- -D warnings
+	cargo clippy --locked --workspace --bench leader --bench scale -- -D warnings
 	cargo clippy --locked -p headgate --no-default-features -- -D warnings
 
 .PHONY: lint
@@ -183,14 +183,6 @@ campaign: build-tools ## generate HEADGATE_CAMPAIGN (2400) objects and as many s
 	assets=$$($(control_plane)); export HEADGATE_CAMPAIGN_SEED=$${HEADGATE_CAMPAIGN_SEED:-$$(date +%s)}; echo "HEADGATE_CAMPAIGN_SEED=$$HEADGATE_CAMPAIGN_SEED repeats this campaign"; \
 	HEADGATE_CAMPAIGN=$${HEADGATE_CAMPAIGN:-2400} KUBEBUILDER_ASSETS=$$assets \
 	  cargo test --locked -p headgate -p headgate-lab -p headgate-maintenance --test integration --test lab $(ARGS) -- campaign_of --nocapture
-
-.PHONY: soak-leader
-soak-leader: build-tools ## run a leader for SOAK_SECONDS (3600) with signals, another writer, faults of ARM and outages
-	assets=$$($(control_plane)); $(as_in_pods) KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader-soak
-
-.PHONY: soak
-soak: build-tools ## run an agent for SOAK_SECONDS (3600) with probes, taints and outages of the API server
-	assets=$$($(control_plane)); $(as_in_pods) KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench soak
 
 .PHONY: static-binary
 static-binary: build-tools ## build target/static/headgate, the released binary

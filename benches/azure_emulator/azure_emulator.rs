@@ -3,7 +3,6 @@
 pub(crate) mod client;
 
 use std::env;
-use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,13 +27,13 @@ const ROLE: &str = "--emulate-azure";
 /// Serves until the process is killed, if this process was started as the emulator; otherwise there is nothing to return.
 pub(crate) fn serve() -> Option<ExitCode> {
     let arguments: Vec<_> = env::args_os().skip(1).collect();
-    let [role, delay, addresses_file, seed @ ..] = arguments.as_slice() else {
+    let [role, addresses_file, seed] = arguments.as_slice() else {
         return None;
     };
     if role != ROLE {
         return None;
     }
-    let served = run(delay, addresses_file.into(), seed.first().map(PathBuf::from));
+    let served = run(addresses_file.into(), seed.into());
     Some(served.map_or_else(
         |error| {
             say(&format!("the emulator: {error:#}"));
@@ -44,18 +43,17 @@ pub(crate) fn serve() -> Option<ExitCode> {
     ))
 }
 
-fn run(delay: &OsStr, addresses_file: PathBuf, seed: Option<PathBuf>) -> anyhow::Result<()> {
+fn run(addresses_file: PathBuf, seed: PathBuf) -> anyhow::Result<()> {
     let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let milliseconds = delay.to_str().context("a delay in milliseconds")?.parse()?;
     let options = Options {
         listen: any_port,
         tls_listen: None,
         tls_ca_file: None,
         control_listen: any_port,
-        seed,
+        seed: Some(seed),
         addresses_file: Some(addresses_file),
         settings: Settings {
-            operation_delay: Duration::from_millis(milliseconds),
+            operation_delay: Duration::ZERO,
             ..Settings::default()
         },
     };
@@ -65,7 +63,6 @@ fn run(delay: &OsStr, addresses_file: PathBuf, seed: Option<PathBuf>) -> anyhow:
 
 /// A running emulator. Dropping it kills the process.
 pub(crate) struct EmulatorProcess {
-    pub(crate) id: u32,
     pub(crate) arm: SocketAddr,
     control: SocketAddr,
     token: String,
@@ -73,16 +70,14 @@ pub(crate) struct EmulatorProcess {
 }
 
 impl EmulatorProcess {
-    /// Starts an emulator with this delay of operations and this seed, and disables its throttling.
-    pub(crate) async fn start(directory: &Path, delay: Duration, seed: Option<&Path>) -> anyhow::Result<Self> {
+    /// Starts an emulator with this seed, whose operations end at once, and disables its throttling.
+    pub(crate) async fn start(directory: &Path, seed: &Path) -> anyhow::Result<Self> {
         let addresses = directory.join("addresses.json");
         let mut command = process::command_in(env::current_exe()?, directory);
-        command.arg(ROLE).arg(delay.as_millis().to_string()).arg(&addresses);
-        command.args(seed);
+        command.arg(ROLE).arg(&addresses).arg(seed);
         let mut process = Process::start("the emulator", command, &directory.join("emulator.log"))?;
         let addresses = written(&addresses, &mut process).await?;
         let mut emulator = Self {
-            id: process.id().context("the emulator's process")?,
             arm: addresses.of("arm")?,
             control: addresses.of("control")?,
             token: String::new(),
@@ -111,7 +106,7 @@ impl EmulatorProcess {
         };
         let client = Client::new(self.control, "");
         let answer = client.send(method, &format!("/emulator/v1/{path}"), body).await?;
-        Ok(serde_json::from_slice(&answer.body).unwrap_or_default())
+        Ok(serde_json::from_slice(&answer).unwrap_or_default())
     }
 
     /// A client of ARM.

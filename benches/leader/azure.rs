@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::azure_emulator::EmulatorProcess;
-use crate::azure_emulator::client::Client;
 use crate::documents::{NAMED, RESOURCE_GROUP, SUBSCRIPTION, Shape, load_balancers_path};
 
 /// A running emulator, whose operations end at once unless a row says otherwise.
@@ -54,7 +53,7 @@ impl Azure {
             shape,
             other_entries,
             config,
-            emulator: EmulatorProcess::start(directory.path(), Duration::ZERO, Some(&seed)).await?,
+            emulator: EmulatorProcess::start(directory.path(), &seed).await?,
             directory,
         })
     }
@@ -73,19 +72,9 @@ impl Azure {
         self.emulator.control("PUT", "settings", settings).await.map(drop)
     }
 
-    /// Adds a fault rule.
-    pub(crate) async fn fault(&self, rule: &Value) -> anyhow::Result<()> {
-        self.emulator.control("POST", "faults", rule).await.map(drop)
-    }
-
     /// Removes all fault rules.
     pub(crate) async fn clear_faults(&self) -> anyhow::Result<()> {
         self.emulator.control("DELETE", "faults", &Value::Null).await.map(drop)
-    }
-
-    /// A client of ARM.
-    pub(crate) fn client(&self) -> Client {
-        self.emulator.client()
     }
 
     /// Delays each answer of ARM by this time.
@@ -106,7 +95,7 @@ impl Azure {
     /// Reads a load balancer from ARM.
     pub(crate) async fn load_balancer(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let path = format!("{}{name}?api-version=2025-05-01", load_balancers_path());
-        Ok(self.client().send("GET", &path, String::new()).await?.body.into())
+        Ok(self.emulator.client().send("GET", &path, String::new()).await?.into())
     }
 
     /// The number of the journal's last entry.

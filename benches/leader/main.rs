@@ -5,21 +5,20 @@
 //! the files are like the agent's. `make bench-leader ARGS='-- pace flood'` runs those whose names contain one of these
 //! words; with `--strict` a budget that is missed fails the run.
 
-#[expect(dead_code, reason = "operations are the soak's")]
 #[path = "../azure_emulator/azure_emulator.rs"]
 mod azure_emulator;
 #[expect(dead_code, reason = "one core each, and some budgets, are the agent's")]
 #[path = "../measuring/measuring.rs"]
 mod measuring;
 
-#[expect(dead_code, reason = "faults are the soak's")]
+#[expect(dead_code, reason = "settings are the scale report's")]
 mod azure;
 #[expect(dead_code, reason = "pools of interfaces are the scale report's")]
 mod documents;
 mod instrumented_leader;
 mod program;
 mod rows;
-#[expect(dead_code, reason = "outages are the soak's")]
+#[expect(dead_code, reason = "outages and kubelets are the scale report's")]
 mod world;
 
 use std::process::ExitCode;

@@ -82,7 +82,7 @@ impl Program {
 /// The metrics of the program with this operations port.
 pub(crate) async fn metrics(address: SocketAddr) -> anyhow::Result<String> {
     let answer = Client::new(address, "").send("GET", "/metrics", String::new()).await?;
-    Ok(String::from_utf8(answer.body.into())?)
+    Ok(String::from_utf8(answer.into())?)
 }
 
 /// Waits until metrics satisfy a condition.

@@ -8,7 +8,6 @@
 #[expect(dead_code, reason = "some requests are those of other benchmarks")]
 #[path = "../leader/azure.rs"]
 mod azure;
-#[expect(dead_code, reason = "operations are the soak's")]
 #[path = "../azure_emulator/azure_emulator.rs"]
 mod azure_emulator;
 #[expect(dead_code, reason = "the load balancers of other benchmarks all have the same nodes")]
