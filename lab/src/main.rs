@@ -51,19 +51,7 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use expect_test::expect_file;
-
     use super::*;
-
-    #[test]
-    fn generated_cli_reference() {
-        let options = clap_markdown::MarkdownOptions::new()
-            .title("Command line of the lab".to_owned())
-            .show_footer(false)
-            .show_table_of_contents(false);
-        let text = clap_markdown::help_markdown_command_custom(&Arguments::command(), &options);
-        expect_file!["../../lab/CLI.md"].assert_eq(&text);
-    }
 
     #[test]
     fn every_duration_flag_has_a_documented_maximum() {

@@ -13,7 +13,7 @@ cp -- docs/book.toml "$out/"
 for directory in charts docs manifests; do
   [[ ! -d $directory ]] || cp -r -- "$directory" "$out/src/"
 done
-cp --parents -- benches/README.md lab/CLI.md lab/*/README.md tests/integration/chaos/README.md tests/mutants/README.md "$out/src/"
+cp --parents -- benches/README.md lab/*/README.md tests/integration/chaos/README.md tests/mutants/README.md "$out/src/"
 cp -- CHANGELOG.md CONTRIBUTING.md LICENSE README.md SECURITY.md "$out/src/"
 rm -- "$out/src/docs/SUMMARY.md" "$out/src/docs/book.toml"
 # The paths of the summary are relative to docs/; the book's root is the repository's.
