@@ -321,7 +321,7 @@ mod tests {
             "/subscriptions/S/providers/n/locations/l/other/g",
             "/subscriptions/S/resourceGroups/g/other",
             "/subscriptions/S/resourceGroups/g/other/n/t/a",
-            "/metadata/instance",
+            "/metadata/scheduledevents",
         ] {
             assert_eq!(parsed(path), Err("InvalidRequestUri".to_owned()), "{path}");
         }

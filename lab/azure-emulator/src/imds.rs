@@ -1,4 +1,4 @@
-//! IMDS, the instance metadata service: `/metadata/instance` and Scheduled Events.
+//! Scheduled Events, of IMDS, the instance metadata service.
 //!
 //! Every caller gets the same documents. Scheduled Events are disabled until the first request, and again after a day
 //! without requests; the request that enables them gets its answer late. This module never waits: an answer says for
@@ -18,7 +18,6 @@ use super::error::ErrorResponse;
 use super::query::{Parameters, has_metadata_header, path_segments};
 use super::request::JsonResponse;
 
-mod instance;
 mod scheduled_events;
 
 /// Time without requests after which Scheduled Events are disabled.
@@ -29,23 +28,12 @@ const NEWEST_VERSIONS: [&str; 3] = ["2021-02-01", "2021-01-01", "2020-12-01"];
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The section `imds` of the seed.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct ImdsSettings {
     /// Delay of the first answer about Scheduled Events; up to two minutes on Azure.
     #[serde(with = "super::settings::duration_as_text")]
     pub(super) first_call_delay: Duration,
-    /// The document of `/metadata/instance`.
-    pub(super) instance: Value,
-}
-
-impl Default for ImdsSettings {
-    fn default() -> Self {
-        Self {
-            first_call_delay: Duration::ZERO,
-            instance: instance::default_document(),
-        }
-    }
 }
 
 /// An answer, and its delay.
@@ -108,16 +96,7 @@ impl Imds {
 
     /// Answers requests to IMDS except those for tokens; `None` for all other paths.
     pub(super) fn answer(&mut self, request: &Request<Bytes>, now: Moment) -> Option<DelayedResponse> {
-        let response = match path_segments(request)[..] {
-            ["metadata", "scheduledevents"] => return Some(self.scheduled_events(request, now)),
-            ["metadata", "instance", ref path @ ..] => match check_request(request, &[Method::GET]) {
-                Ok(query) => instance::answer(&self.settings.instance, path, &query),
-                Err(error) => error.response(),
-            },
-            _ => return None,
-        };
-        let delay = Duration::ZERO;
-        Some(DelayedResponse { response, delay })
+        (path_segments(request)[..] == ["metadata", "scheduledevents"]).then(|| self.scheduled_events(request, now))
     }
 
     fn scheduled_events(&mut self, request: &Request<Bytes>, now: Moment) -> DelayedResponse {
@@ -191,8 +170,8 @@ impl Imds {
     }
 }
 
-/// The parameters of a request that has the header, the method and the version that IMDS requires, or the error.
-fn check_request(request: &Request<Bytes>, methods: &[Method]) -> Result<Parameters, JsonResponse> {
+/// Whether a request has the header, the method and the version that IMDS requires.
+fn check_request(request: &Request<Bytes>, methods: &[Method]) -> Result<(), JsonResponse> {
     if !has_metadata_header(request.headers()) {
         return Err(bad_request("Required metadata header not specified", None));
     }
@@ -213,7 +192,7 @@ fn check_request(request: &Request<Bytes>, methods: &[Method]) -> Result<Paramet
             "api-version is invalid. For more information refer to aka.ms/azureimds",
             Some(&NEWEST_VERSIONS),
         )),
-        Some(_) => Ok(query),
+        Some(_) => Ok(()),
     }
 }
 

@@ -203,7 +203,7 @@ fn msal_finds_the_endpoints() {
     for path in [
         "/",
         "/subscriptions/s",
-        "/metadata/instance",
+        "/metadata/scheduledevents",
         "/subscriptions/s/oauth2",
         "/a/b/oauth2/token/c",
         "//",

@@ -5,7 +5,6 @@ use std::time::Instant;
 use super::*;
 
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
-const INSTANCE: &str = "/metadata/instance";
 
 fn moment(seconds: u64) -> Moment {
     let wall = "2026-04-11T22:00:00Z".parse::<jiff::Timestamp>().unwrap();
@@ -184,8 +183,9 @@ fn the_first_imds_requests_are_delayed() {
 #[test]
 fn requests_without_header_version_or_method_are_refused() {
     let mut imds = imds();
-    let mut versions = |query: &str, header: Option<&str>, method: Method, uri: &str| {
-        let mut request = Request::builder().method(method).uri(format!("{uri}{query}"));
+    let mut versions = |query: &str, header: Option<&str>, method: Method| {
+        let uri = format!("/metadata/scheduledevents{query}");
+        let mut request = Request::builder().method(method).uri(uri);
         if let Some(header) = header {
             request = request.header("Metadata", header);
         }
@@ -196,17 +196,15 @@ fn requests_without_header_version_or_method_are_refused() {
         )
     };
     let good = "?api-version=2020-07-01";
-    for uri in ["/metadata/scheduledevents", INSTANCE] {
-        let text = r#"{"error":"Bad request. Required metadata header not specified"}"#;
-        for header in [None, Some("false"), Some("")] {
-            assert_eq!(versions(good, header, Method::GET, uri), (400, text.to_owned()));
-        }
-        for query in ["", "?api-version=", "?api-version=latest"] {
-            let (status, body) = versions(query, Some("true"), Method::GET, uri);
-            assert!(status == 400 && body.contains("newest-versions"), "{body}");
-        }
-        assert_eq!(versions(good, Some("true"), Method::DELETE, uri).0, 405);
+    let text = r#"{"error":"Bad request. Required metadata header not specified"}"#;
+    for header in [None, Some("false"), Some("")] {
+        assert_eq!(versions(good, header, Method::GET), (400, text.to_owned()));
     }
+    for query in ["", "?api-version=", "?api-version=latest"] {
+        let (status, body) = versions(query, Some("true"), Method::GET);
+        assert!(status == 400 && body.contains("newest-versions"), "{body}");
+    }
+    assert_eq!(versions(good, Some("true"), Method::DELETE).0, 405);
     assert!(
         imds.answer(
             &Request::get("/metadata/identity").body(Bytes::new()).unwrap(),
@@ -214,39 +212,4 @@ fn requests_without_header_version_or_method_are_refused() {
         )
         .is_none()
     );
-}
-
-#[test]
-fn instance_metadata_is_served_whole_in_parts_and_as_text() {
-    let mut imds = imds();
-    let mut get = |path: &str| {
-        let (status, _, body) = send(&mut imds, Method::GET, &format!("{INSTANCE}{path}"), &Value::Null);
-        (status, body)
-    };
-    let version = "api-version=2021-02-01";
-    assert_eq!(get(&format!("?{version}")), (200, instance::default_document()));
-    assert_eq!(
-        get(&format!("/compute?{version}&format=json")).1["provider"],
-        "Microsoft.Compute"
-    );
-    for (path, text) in [
-        ("/compute/location", "eastus"),
-        ("/network/interface/0/ipv4/ipAddress/0/privateIpAddress", "10.0.0.4"),
-        ("", "compute/\nnetwork/"),
-        ("/network/interface", "0/"),
-    ] {
-        assert_eq!(
-            get(&format!("{path}?{version}&format=text")),
-            (200, json!(text)),
-            "{path}"
-        );
-    }
-    for path in [
-        "/compute/location",
-        "/compute/no",
-        "/network/interface/7",
-        "/compute/location/x",
-    ] {
-        assert_eq!(get(&format!("{path}?{version}")).0, 404, "{path}");
-    }
 }
