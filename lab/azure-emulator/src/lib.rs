@@ -106,11 +106,6 @@ impl Emulator {
         }
         self.state().apply_concurrent_write(&received, &pending);
         let mut response = self.state().respond(&received, &pending);
-        if !response.delay.is_zero() {
-            sleep(response.delay).await;
-            // The state may have changed meanwhile.
-            response = self.state().respond(&received, &pending);
-        }
         match action.as_deref() {
             Some(Action::Cut(When::After)) => response.is_cut = true,
             Some(Action::Stall {

@@ -1,4 +1,4 @@
-//! The seed: the resources, accounts and IMDS documents that the emulator starts with.
+//! The seed: the resources and accounts that the emulator starts with.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,6 @@ use super::arm::group_key;
 use super::authorization::Authorization;
 use super::id::ResourceId;
 use super::identity::IdentitySettings;
-use super::imds::ImdsSettings;
 use super::network;
 use super::nic_members::NicMembers;
 use super::normalize;
@@ -33,9 +32,6 @@ pub struct Seed {
     /// What callers may do, and what is denied to them.
     #[serde(default)]
     pub(super) authorization: Authorization,
-    /// The documents of IMDS.
-    #[serde(default)]
-    pub(super) imds: ImdsSettings,
 }
 
 /// A seed that cannot be used.

@@ -71,8 +71,6 @@ pub(super) struct PendingRequest {
 #[derive(Debug)]
 pub(super) struct PendingResponse {
     response: Response<Bytes>,
-    /// How long to hold the response back.
-    pub(super) delay: Duration,
     /// Whether the connection is closed instead.
     pub(super) is_cut: bool,
     outcome: Outcome,
@@ -86,7 +84,7 @@ impl State {
         let key = [guids.next(), guids.next()].map(uuid::Uuid::into_bytes).concat();
         Ok(Self {
             identity: Identity::new(seed.identity.clone(), &key),
-            imds: Imds::new(seed.imds.clone()),
+            imds: Imds::default(),
             throttle: Throttle::new(settings.throttle.clone()),
             settings,
             store,
@@ -135,7 +133,7 @@ impl State {
         }
     }
 
-    /// Handles the request, without the delay of its response.
+    /// Handles the request.
     pub(super) fn respond(&mut self, received: &ReceivedRequest, pending: &PendingRequest) -> PendingResponse {
         let now = self.now();
         self.end_due_operations(now);
@@ -143,15 +141,13 @@ impl State {
             fault: pending.hit.as_ref().map(|hit| hit.rule),
             ..Outcome::default()
         };
-        let (mut response, delay) = match self.route(received, pending, now) {
-            Ok(routed) => routed,
-            Err(error) => (error.response(), Duration::ZERO),
-        };
+        let mut response = self
+            .route(received, pending, now)
+            .unwrap_or_else(|error| error.response());
         outcome.changes = self.journal_store_events(now);
         self.add_headers(&received.parts, response.headers_mut(), now);
         PendingResponse {
             response,
-            delay,
             is_cut: false,
             outcome,
         }
@@ -168,7 +164,6 @@ impl State {
             response,
             is_cut,
             outcome,
-            ..
         } = response;
         let sent = Some(&response).filter(|_| !is_cut);
         self.journal.finish(pending.sequence, now.wall, sent, outcome);
@@ -230,20 +225,20 @@ impl State {
         Ok(principal.object)
     }
 
-    /// Passes the request to the service that its path belongs to; returns the response and its delay.
+    /// Passes the request to the service that its path belongs to; returns the response.
     fn route(
         &mut self,
         received: &ReceivedRequest,
         pending: &PendingRequest,
         now: Moment,
-    ) -> Result<(Response<Bytes>, Duration), ErrorResponse> {
+    ) -> Result<Response<Bytes>, ErrorResponse> {
         let ReceivedRequest { parts, body, base } = received;
         let known = pending.principal.as_deref().ok();
         let mut operation_end = None;
         match pending.hit.as_ref().map(|hit| hit.action.as_ref()) {
             Some(Action::Answer(injected)) => {
                 let summary = RequestSummary::from_parts(parts, known);
-                return Ok((injected.response(&summary), Duration::ZERO));
+                return Ok(injected.response(&summary));
             }
             Some(Action::Operation { end, effect }) => operation_end = Some((end.clone(), *effect)),
             _ => {}
@@ -251,10 +246,10 @@ impl State {
         if !is_arm(parts.uri.path()) {
             let request = Request::from_parts(parts.clone(), body.clone());
             if let Some(response) = self.identity.answer(&request, base, now.wall) {
-                return Ok((response, Duration::ZERO));
+                return Ok(response);
             }
-            if let Some(delayed) = self.imds.answer(&request, now) {
-                return Ok((delayed.response, delayed.delay));
+            if let Some(response) = self.imds.answer(&request) {
+                return Ok(response);
             }
         }
         let principal = pending.principal.clone()?;
@@ -276,7 +271,7 @@ impl State {
         if let Some(remaining) = remaining {
             remaining.write(response.headers_mut());
         }
-        Ok((response, Duration::ZERO))
+        Ok(response)
     }
 
     /// Takes a token from the caller's buckets, if the path is below a subscription.

@@ -125,23 +125,6 @@ impl ScheduledEvents {
         json!({"DocumentIncarnation": self.incarnation, "Events": self.events})
     }
 
-    /// Whether an event has this id.
-    pub(super) fn contains(&self, id: &str) -> bool {
-        self.events.iter().any(|event| event.id.eq_ignore_ascii_case(id))
-    }
-
-    /// Starts the events with these ids.
-    pub(super) fn start(&mut self, ids: &[&str]) {
-        let mut events = self.events.clone();
-        for event in &mut events {
-            if ids.iter().any(|id| event.id.eq_ignore_ascii_case(id)) {
-                event.status = EventStatus::Started;
-                event.not_before.clear();
-            }
-        }
-        self.replace_events(events);
-    }
-
     /// Replaces the events with those of a document, or changes nothing if it has a mistake.
     pub(super) fn put(&mut self, document: Value, now: Timestamp) -> Result<(), ErrorResponse> {
         let given: GivenDocument = read(document, "document")?;
