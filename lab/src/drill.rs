@@ -1,15 +1,14 @@
 //! `headgate-lab drill`: flags to the options of a drill, its results to a table or JSON.
 
-use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use headgate::cli::{EXIT_INTERRUPTED, Failure, build_runtime, duration_up_to, print, print_json};
 use headgate_drill::drill::Options;
 use headgate_drill::network::namespace::acquire_privileges;
-use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
+use headgate_drill::progress::print_line;
 use headgate_drill::report::saved::from_results;
 use headgate_drill::report::{assumptions, name, rolls, table, warning};
 use headgate_drill::requirement::Requirement;
@@ -122,21 +121,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // On this thread, because the control plane's processes end with the thread that starts them.
     let mut results = build_runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen().map_err(Failure::runtime)?;
-        let display = RefCell::new(ProgressDisplay::new(options.length()));
-        let show = |progress| display.borrow_mut().show(progress, Instant::now());
-        let results = tokio::select! {
-            results = headgate_drill::drill::run(&options, show) => results.map_err(Failure::runtime),
+        tokio::select! {
+            results = headgate_drill::drill::run(&options, |step| print_line(&step.to_string())) => results.map_err(Failure::runtime),
             () = interrupts.next() => Err(Failure {
                 code: EXIT_INTERRUPTED,
                 error: anyhow::anyhow!("interrupted; everything it started is gone"),
             }),
-            () = update(&display) => Err(Failure::runtime(anyhow::anyhow!("the progress display ended"))),
-        }?;
-        if let Some(warning) = warning(&results) {
-            display.borrow().print(&warning);
         }
-        Ok::<_, Failure>(results)
     })?;
+    if let Some(warning) = warning(&results) {
+        print_line(&warning);
+    }
     let commit = arguments.commit.as_ref().filter(|commit| !commit.is_empty());
     for conditions in results.iter_mut().filter_map(|run| run.conditions.as_mut()) {
         conditions.commit = commit.cloned();
@@ -165,14 +160,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             "not as expected:\n{}",
             found.join("\n")
         ))),
-    }
-}
-
-/// Moves the progress bar on for ever.
-async fn update(display: &RefCell<ProgressDisplay>) {
-    loop {
-        display.borrow().update(Instant::now());
-        tokio::time::sleep(UPDATE_INTERVAL).await;
     }
 }
 

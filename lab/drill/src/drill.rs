@@ -112,7 +112,6 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
                 strategy,
                 number: index + 1,
                 runs: options.runs,
-                length: timeline.end,
             });
             let run = RunSettings {
                 clients: options.clients(seed),
@@ -130,16 +129,6 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
 }
 
 impl Options {
-    /// How long the clients of all runs connect together, really.
-    pub fn length(&self) -> Duration {
-        let runs = u32::try_from(self.runs).unwrap_or(u32::MAX);
-        let plans = self
-            .strategies()
-            .into_iter()
-            .map(|strategy| strategy.plan(self.scenario, &self.pods()));
-        plans.map(|plan| self.timeline(&plan).end * runs).sum()
-    }
-
     fn real_probe(&self) -> ProbeSettings {
         ProbeSettings {
             interval: self.speed().real(self.probe().interval),
@@ -254,7 +243,5 @@ mod tests {
         let clients = options.clients(1);
         assert_eq!(clients.timeout, Duration::from_millis(900));
         assert_eq!(clients.lifetimes, Lifetimes::AtMost(Duration::from_secs(2)));
-        let length = options.length();
-        assert_eq!(length, options.timeline(&plan).end * 4, "two strategies, two runs each");
     }
 }
