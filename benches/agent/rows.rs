@@ -2,9 +2,7 @@
 //! for later ones last.
 
 mod hostile;
-mod matchers;
 mod memory;
-mod service_memory;
 mod size;
 mod taint;
 mod throughput;
@@ -18,11 +16,6 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         name: "resident-memory",
         about: "memory of the agent after its first sync and after 1,000 changes of its Node, beside kube-proxy's",
         measure: |world| Box::pin(memory::measure(world)),
-    },
-    Benchmark {
-        name: "matchers-memory",
-        about: "memory and processor time of an agent with 100 matchers, beside one with the default signals",
-        measure: |world| Box::pin(matchers::measure(world)),
     },
     Benchmark {
         name: "taint-to-503",
@@ -53,10 +46,5 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         name: "binary-size",
         about: "the stripped release binary",
         measure: |_| Box::pin(async { size::measure() }),
-    },
-    Benchmark {
-        name: "service-health-memory",
-        about: "memory of the agent beside 2,000 Services with serviceHealthChecks Disabled, Path and NodePorts, beside kube-proxy's",
-        measure: |world| Box::pin(service_memory::measure(world)),
     },
 ];

@@ -133,36 +133,13 @@ impl World {
         if !program.is_file() {
             return Ok(None);
         }
-        let config = AgentConfig {
-            program,
-            ..self.config.clone()
-        };
-        Ok(Some(start_beside(config, "image").await?))
-    }
-
-    /// Starts one more agent of the same Node with more settings, which follow those of the section `node`, of the image's binary where that was built.
-    pub(crate) async fn start_with(&self, name: &str, settings: &str) -> anyhow::Result<(Process, Server)> {
         let mut config = self.config.clone();
-        if image_binary().is_file() {
-            config.program = image_binary();
-        }
-        config.settings.push_str(settings);
-        start_beside(config, name).await
-    }
-
-    /// The Node of all servers.
-    pub(crate) fn node(&self) -> &str {
-        &self.config.node
-    }
-
-    /// The administrator's client.
-    pub(crate) fn client(&self) -> Client {
-        self.nodes.clone().into_client()
-    }
-
-    /// Stops kube-proxy permanently, which frees its ports.
-    pub(crate) async fn stop_kube_proxy(&mut self) {
-        self.control_plane.stop_optional_components().await;
+        config.program = program;
+        config.directory.set_extension("image");
+        config.log.set_extension("image.log");
+        let started = start_agent(&config).await?;
+        settled(started.1, 200).await?;
+        Ok(Some(started))
     }
 
     /// Gives the servers one core and the load another, until the guard is dropped.
@@ -213,15 +190,6 @@ async fn start_agent(config: &AgentConfig) -> anyhow::Result<(Process, Server)> 
     Ok((process, server))
 }
 
-/// Starts an agent beside the first, with a directory and a log of its own.
-async fn start_beside(mut config: AgentConfig, name: &str) -> anyhow::Result<(Process, Server)> {
-    config.directory.set_extension(name);
-    config.log.set_extension(format!("{name}.log"));
-    let started = start_agent(&config).await?;
-    settled(started.1, 200).await?;
-    Ok(started)
-}
-
 /// Waits until `server` answers with `status`.
 pub(crate) async fn settled(server: Server, status: u16) -> anyhow::Result<()> {
     let mut last = String::from("nothing");
@@ -259,7 +227,7 @@ fn child(name: &str) -> anyhow::Result<u32> {
 }
 
 /// A whole response in plain text, with its headers.
-pub(crate) async fn get(server: SocketAddr, path: &str) -> anyhow::Result<String> {
+async fn get(server: SocketAddr, path: &str) -> anyhow::Result<String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect(server).await?;
     stream

@@ -15,10 +15,9 @@ use headgate_azure::{Credential, Secret};
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::local_pools::{self, LocalPoolsMode, LocalPoolsTarget};
-use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers, read_node};
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReader, SignalRules, SignalSettings};
+use headgate_core::node::{NodeReader, SignalSettings};
 use headgate_core::telemetry::MetricsFormat;
 use headgate_http::client::TrustedRoots;
 use headgate_http::proxies::Proxies;
@@ -35,7 +34,6 @@ use tower::{BoxError, service_fn};
 
 use crate::azure::Azure;
 use crate::documents::{CLUSTER, NAMED, RESOURCE_GROUP, SIGNAL, SUBSCRIPTION, load_balancers_path};
-use crate::measuring::cpu_time;
 use crate::program::{count, until};
 use crate::world::World;
 
@@ -52,17 +50,6 @@ pub(crate) struct SignalTimes {
     pub(crate) arm: Option<Instant>,
     /// The last request to ARM.
     pub(crate) last: Option<Instant>,
-    /// The processor time of the leader's thread at `signal`.
-    signal_processor: Duration,
-    /// The same at `asked`.
-    asked_processor: Duration,
-}
-
-impl SignalTimes {
-    /// The processor time that the leader's thread used from the signal to the request for the Lease, whatever for.
-    pub(crate) fn decision_processor_time(&self) -> Duration {
-        self.asked_processor.saturating_sub(self.signal_processor)
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -84,8 +71,8 @@ pub(crate) struct InstrumentedLeader {
 }
 
 impl InstrumentedLeader {
-    /// Starts it with these signals and waits until it leads and knows every pool.
-    pub(crate) async fn start(world: &World, azure: &Azure, signals: LeaderSignals) -> anyhow::Result<Self> {
+    /// Starts it and waits until it leads and knows every pool.
+    pub(crate) async fn start(world: &World, azure: &Azure) -> anyhow::Result<Self> {
         world.forget_ledger().await?;
         let (recorder, mut registry) = (Recorder::default(), Registry::default());
         let metrics = Registered {
@@ -99,7 +86,7 @@ impl InstrumentedLeader {
         let (config, arm, seen, stopping) = (world.config(), azure.arm(), recorder.clone(), stop.clone());
         let thread = thread::Builder::new().name("leader".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(lead(&config, arm, seen, (metrics, signals), stopping))
+            runtime.block_on(lead(&config, arm, seen, metrics, stopping))
         })?;
         let instrumented_leader = Self {
             recorder,
@@ -157,22 +144,6 @@ struct Registered {
     node_writes: NodeWriteMetrics,
 }
 
-/// What the leader takes as a signal, and whether it writes the marker.
-#[derive(Clone, Debug)]
-pub(crate) struct LeaderSignals {
-    pub(crate) rules: SignalRules,
-    pub(crate) has_marker: bool,
-}
-
-impl Default for LeaderSignals {
-    fn default() -> Self {
-        Self {
-            rules: SignalSettings::default().admin_state(),
-            has_marker: false,
-        }
-    }
-}
-
 /// A target whose configuration never changes.
 #[derive(Clone)]
 struct FixedTarget(ClusterTarget);
@@ -193,7 +164,7 @@ async fn lead(
     config: &kube::Config,
     arm: SocketAddr,
     recorder: Recorder,
-    (metrics, signals): (Registered, LeaderSignals),
+    metrics: Registered,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
@@ -213,10 +184,8 @@ async fn lead(
         local_pools: LocalPoolsTarget::default(),
     };
     let events = event_sink(client.clone(), "bench");
-    let other_nodes = OtherNodes::new(events.clone(), CandidatePlacement::Replicas);
-    let marker = signals.has_marker.then_some(other_nodes);
     let reader = NodeReader {
-        rules: signals.rules,
+        rules: SignalSettings::default().admin_state(),
         ..NodeReader::default()
     };
     let access = {
@@ -258,7 +227,7 @@ async fn lead(
         preempt_events: None,
         traffic: None,
         clock: clock.clone(),
-        marker: marker.clone(),
+        marker: None,
     };
     let source = FixedTarget(reached);
     let work = move |term: Term| {
@@ -290,7 +259,6 @@ fn spied_client(config: &kube::Config, recorder: Recorder) -> anyhow::Result<Cli
                 recorder.note(|seen, now| {
                     if seen.signal.is_some() && seen.asked.is_none() {
                         seen.asked = Some(now);
-                        seen.asked_processor = cpu_time::thread().unwrap_or_default();
                     }
                 });
             }
@@ -306,10 +274,7 @@ fn spied_client(config: &kube::Config, recorder: Recorder) -> anyhow::Result<Cli
             let body = body.map_frame(move |frame| {
                 if watches_nodes && frame.data_ref().is_some_and(|data| has_signal(data)) {
                     recorder.note(|seen, now| {
-                        if seen.signal.is_none() {
-                            seen.signal = Some(now);
-                            seen.signal_processor = cpu_time::thread().unwrap_or_default();
-                        }
+                        seen.signal.get_or_insert(now);
                     });
                 }
                 frame

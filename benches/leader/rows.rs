@@ -21,11 +21,6 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         measure: |world| Box::pin(pace::small(world)),
     },
     Benchmark {
-        name: "leader-matchers",
-        about: "the same as leader-pace, with 100 matchers and the marker, beside the default signals",
-        measure: |world| Box::pin(pace::matchers(world)),
-    },
-    Benchmark {
         name: "leader-taint-to-down",
         about: "PATCH of a taint until Down was read back, in one pool and in four, beside a failed probe",
         measure: |world| Box::pin(confirmed::measure(world)),

@@ -10,7 +10,6 @@ pub(crate) mod memory;
 pub(crate) mod output;
 pub(crate) mod report;
 pub(crate) mod selection;
-pub(crate) mod services;
 
 use cores::{Cores, PriorityGuard, load_average};
 use output::say;

@@ -32,6 +32,7 @@ mod phases;
 mod recording;
 mod report;
 mod scenario;
+mod services;
 mod signals;
 mod traffic;
 

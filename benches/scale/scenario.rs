@@ -16,11 +16,11 @@ use crate::documents::{Members, Shape};
 use crate::fleet::Fleet;
 use crate::measuring::cores::load_average;
 use crate::measuring::output::say;
-use crate::measuring::services;
 use crate::node_updates::NodeUpdates;
 use crate::options::Options;
 use crate::phases;
 use crate::report::{Conditions, LedgerSize, Phase, Report};
+use crate::services;
 use crate::world::World;
 
 /// Half of them have pools of addresses, half of network interfaces.

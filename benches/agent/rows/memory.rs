@@ -49,6 +49,6 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-pub(super) fn memory(server: Server) -> anyhow::Result<Memory> {
+fn memory(server: Server) -> anyhow::Result<Memory> {
     Memory::of(server.process)
 }

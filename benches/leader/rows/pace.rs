@@ -5,15 +5,14 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate_core::node::{SignalMatcher, SignalSettings};
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::azure::Azure;
 use crate::documents::{Members, Shape};
-use crate::instrumented_leader::{InstrumentedLeader, LeaderSignals};
+use crate::instrumented_leader::InstrumentedLeader;
 use crate::measuring::figures::{millis, percentile, quantile, rounded};
-use crate::measuring::report::{Budget, Check, PeerComparison, Row};
+use crate::measuring::report::{Budget, Check, Row};
 use crate::program::count;
 use crate::world::World;
 
@@ -21,8 +20,6 @@ use crate::world::World;
 const TRIALS: usize = 60;
 /// Nodes that are tainted before all taints are removed.
 const WAVE: usize = 10;
-/// Of each kind: labels, annotations, conditions, and beginnings of taint keys.
-const MATCHERS_OF_EACH_KIND: usize = 25;
 /// Time without a request to ARM after which a wave has ended.
 const QUIET: Duration = Duration::from_millis(150);
 
@@ -52,65 +49,13 @@ pub(super) async fn large(world: &mut World) -> anyhow::Result<Row> {
     .await
 }
 
-/// The small one with the default signals, and then with a hundred matchers and the marker.
-pub(super) async fn matchers(world: &mut World) -> anyhow::Result<Row> {
-    let shape = Shape {
-        members: Members::Addresses,
-        load_balancers: 2,
-        pools: 1,
-        nodes: WAVE + TRIALS,
-    };
-    let without = run(world, shape, LeaderSignals::default()).await?;
-    let mut rules = SignalSettings::default().admin_state();
-    for number in 0..MATCHERS_OF_EACH_KIND {
-        for matcher in [
-            json!({"taint": format!("bench.example/{number}-*")}),
-            json!({"label": {"key": format!("bench.example/label-{number}"), "value": "leaving"}}),
-            json!({"annotation": {"key": format!("bench.example/note-{number}"), "value": "leaving"}}),
-            json!({"condition": {"type": format!("Bench{number}"), "status": "True", "messagePrefix": "Preempt"}}),
-        ] {
-            rules
-                .matchers
-                .push(SignalMatcher::parse(&matcher).map_err(anyhow::Error::msg)?);
-        }
-    }
-    let has_marker = true;
-    let with = run(world, shape, LeaderSignals { rules, has_marker }).await?;
-    let check = |figure, times: fn(&Times) -> &[Duration], per_mille, budget| {
-        let [(name, value), (_, peer)] = [&with, &without].map(|run| quantile(times(run), per_mille));
-        let [value, peer] = [value, peer].map(millis);
-        let beside = PeerComparison::one("default signals", value, peer);
-        Check::new(format!("{figure}, {name}"), value, "ms", Some(beside), budget)
-    };
-    Ok(Row {
-        checks: vec![
-            check("together", |run| &run.together, 990, Budget::ShareAtMost(1.1)),
-            check("together", |run| &run.together, 500, Budget::None),
-            check(
-                "processor time of the decision",
-                |run| &run.processor,
-                990,
-                Budget::ShareAtMost(1.1),
-            ),
-            check(
-                "processor time of the decision",
-                |run| &run.processor,
-                500,
-                Budget::None,
-            ),
-        ],
-        raw: json!({"trials": TRIALS, "nodes": shape.nodes, "pools": shape.all_pools(), "matchers": 4 * MATCHERS_OF_EACH_KIND}),
-    })
-}
-
 async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
     let Times {
         decided,
         sent,
         together,
         lease,
-        ..
-    } = run(world, shape, LeaderSignals::default()).await?;
+    } = run(world, shape).await?;
     let check = |figure, times: &[Duration], per_mille, budget| {
         let (name, time) = quantile(times, per_mille);
         Check::new(format!("{figure}, {name}"), millis(time), "ms", None, budget)
@@ -139,14 +84,12 @@ struct Times {
     sent: Vec<Duration>,
     together: Vec<Duration>,
     lease: Vec<Duration>,
-    /// Of the leader's thread, from the signal to the request for the Lease.
-    processor: Vec<Duration>,
 }
 
-async fn run(world: &mut World, shape: Shape, signals: LeaderSignals) -> anyhow::Result<Times> {
+async fn run(world: &mut World, shape: Shape) -> anyhow::Result<Times> {
     world.nodes(shape.nodes).await?;
     let azure = Azure::start(shape).await?;
-    let leader = InstrumentedLeader::start(world, &azure, signals).await?;
+    let leader = InstrumentedLeader::start(world, &azure).await?;
     let mut times = Times::default();
     // The first wave creates the shared Lease and is not counted.
     for trial in 0..WAVE + TRIALS {
@@ -171,7 +114,6 @@ async fn run(world: &mut World, shape: Shape, signals: LeaderSignals) -> anyhow:
             times.sent.push(arm - held);
             times.together.push((asked - signal) + (arm - held));
             times.lease.push(held - asked);
-            times.processor.push(seen.decision_processor_time());
         }
         if (trial + 1) % WAVE == 0 {
             // Limits the number of tainted Nodes.

@@ -8,11 +8,11 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-pub(crate) const SERVICES: usize = 2000;
-/// Endpoints of each Service: the first on the measured node, every other on a node of its own.
+const SERVICES: usize = 2000;
+/// Endpoints of each Service, each on a node of its own.
 pub(crate) const ENDPOINTS: usize = 10;
 /// Concurrent requests to the API server.
-pub(crate) const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 16;
 
 /// Creates all Services and slices, with ready endpoints on these nodes.
 pub(crate) async fn create(client: &Client, node: impl Fn(usize) -> String) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ pub(crate) async fn create(client: &Client, node: impl Fn(usize) -> String) -> a
     let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
     stream::iter((0..SERVICES).map(anyhow::Ok))
         .try_for_each_concurrent(AT_ONCE, async |number| {
-            let slice = serde_json::from_value(slice(number, &node, true))?;
+            let slice = serde_json::from_value(slice(number, &node))?;
             slices.create(&PostParams::default(), &slice).await?;
             let service = json!({"metadata": {"name": format!("web-{number}")}, "spec": {"type": "LoadBalancer",
                 "externalTrafficPolicy": "Local", "allocateLoadBalancerNodePorts": false, "ports": [{"port": 80}]}});
@@ -32,11 +32,11 @@ pub(crate) async fn create(client: &Client, node: impl Fn(usize) -> String) -> a
         .context("creating Services")
 }
 
-/// The EndpointSlice of a Service; `ready` is about its first endpoint.
-pub(crate) fn slice(number: usize, node: impl Fn(usize) -> String, ready: bool) -> Value {
+/// The EndpointSlice of a Service.
+fn slice(number: usize, node: impl Fn(usize) -> String) -> Value {
     let endpoint = |place: usize| {
         json!({"addresses": [format!("10.{}.{}.{}", 64 + number / 250, number % 250, place + 1)], "nodeName": node(place),
-            "conditions": {"ready": ready || place > 0, "serving": ready || place > 0, "terminating": false},
+            "conditions": {"ready": true, "serving": true, "terminating": false},
             "targetRef": {"kind": "Pod", "namespace": "default", "name": format!("web-{number}-5f6d8b7c9-{place}"),
                 "uid": "0b0b0b0b-0b0b-0b0b-0b0b-0b0b0b0b0b0b"}})
     };
