@@ -19,9 +19,7 @@ use crate::pool::read_node;
 
 mod measured;
 
-use measured::Write::{
-    self, Annotate, Cordon, Delete, Gone, Label, Nothing, Taint, TaintAndLabel, Unannotate, Untaint,
-};
+use measured::Write::{self, Cordon, Delete, Gone, Label, Nothing, Taint, TaintAndLabel, Untaint};
 use measured::{DISRUPTED, SEQUENCES};
 
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -47,14 +45,6 @@ fn apply(node: &mut Value, write: Write) {
             add_label(node);
         }
         Label => add_label(node),
-        Annotate(key) => node["metadata"]["annotations"][key] = json!("x"),
-        Unannotate(key) => {
-            node["metadata"]["annotations"]
-                .as_object_mut()
-                .unwrap()
-                .remove(key)
-                .unwrap();
-        }
         Gone | Nothing => {}
     }
 }

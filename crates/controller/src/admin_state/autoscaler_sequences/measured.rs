@@ -11,9 +11,6 @@ pub(super) const SOFT: &str = "DeletionCandidateOfClusterAutoscaler";
 pub(super) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// Karpenter's taint.
 pub(super) const DISRUPTED: &str = "karpenter.sh/disrupted";
-/// headgate's annotation that delays a deletion, and another one.
-const OWN_DELAY: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
-const OTHER_DELAY: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/other";
 
 /// One write to the Node; several in one request are several writes at the same time.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +24,10 @@ pub(super) enum Write {
     Label,
     /// The Node object is gone.
     Gone,
-    Annotate(&'static str),
-    Unannotate(&'static str),
     /// Nothing is written; time passes.
     Nothing,
 }
-use Write::{Annotate, Cordon, Delete, Gone, Label, Nothing, Taint, TaintAndLabel, Unannotate, Untaint};
+use Write::{Cordon, Delete, Gone, Label, Nothing, Taint, TaintAndLabel, Untaint};
 
 /// Time, writes, status of `/healthz`, admin state of the entry once the plan is written.
 pub(super) type Step = (i64, &'static [Write], u16, &'static str);
@@ -42,7 +37,8 @@ pub(super) type Sequence = (&'static str, &'static [Step]);
 
 pub(super) const SEQUENCES: &[Sequence] = &[
     (
-        "cluster-autoscaler a1: empty node; a2: one pod to move; b1, b2: with --node-delete-delay-after-taint=30s, gone after 30 and 35 s",
+        "cluster-autoscaler a1: empty node; a2: one pod to move; b1, b2: with --node-delete-delay-after-taint=30s, gone after 30 and 35 s; \
+         c1, c2, d1, e2, g1, i1: with annotations, which no signal reads, gone after 5 to 125 s",
         &[
             (-8050, &[Taint(SOFT)], 200, "None"),
             (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
@@ -105,61 +101,6 @@ pub(super) const SEQUENCES: &[Sequence] = &[
             (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
             (7451, &[Untaint(HARD), Cordon(false)], 200, "Down"),
             (8451, &[Nothing], 200, "None"),
-        ],
-    ),
-    (
-        "cluster-autoscaler c1: delayed by an annotation that was there before; c2: with one pod to move, gone after 15 s",
-        &[
-            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (8502, &[Unannotate(OTHER_DELAY)], 503, "Down"),
-            (10_013, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler d1: an annotation after the taint delays nothing",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (705, &[Annotate(OWN_DELAY)], 503, "Down"),
-            (5012, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler e2: an annotation that is never removed",
-        &[
-            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (125_009, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler g1: an annotation after the soft taint",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (-7700, &[Annotate(OWN_DELAY)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (8557, &[Unannotate(OWN_DELAY)], 503, "Down"),
-            (10_014, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler i1: a second annotation after the taint",
-        &[
-            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (503, &[Annotate(OWN_DELAY)], 503, "Down"),
-            (6713, &[Unannotate(OTHER_DELAY)], 503, "Down"),
-            (13_931, &[Unannotate(OWN_DELAY)], 503, "Down"),
-            (15_015, &[Gone], 503, "Down"),
         ],
     ),
     (
