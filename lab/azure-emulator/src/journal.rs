@@ -2,7 +2,7 @@
 //!
 //! Its invariant: each change of an etag is in the `changes` of exactly one entry, so the journal explains every etag
 //! that a client saw. A request gets its number when it arrives; its outcome is added when it is answered. The oldest
-//! entries are removed when there are too many, and `dropped` counts them. Secrets are not kept; see `redact.rs`.
+//! entries are removed when there are too many, and `dropped` counts them.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::pattern;
 
-mod redact;
+mod shorten;
 
 /// Entries: an hour at three requests a second.
 pub(super) const MAX_ENTRIES: usize = 10_000;
@@ -31,13 +31,8 @@ const MAX_LIMIT: usize = 1000;
 const MAX_CHANGES: usize = 100;
 /// Memory of an entry besides its texts.
 const ENTRY_BYTES: usize = 2048;
-/// Response headers that are kept, and whether they hold a URL that may be signed.
-const KEPT_HEADERS: [(&str, bool); 4] = [
-    ("etag", false),
-    ("retry-after", false),
-    ("azure-asyncoperation", true),
-    ("location", true),
-];
+/// Response headers that are kept.
+const KEPT_HEADERS: [&str; 4] = ["etag", "retry-after", "azure-asyncoperation", "location"];
 
 /// A change of an etag. `before` is `None` for a creation, `after` for a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,20 +143,20 @@ impl Journal {
         let texts = [
             (
                 "query",
-                Some(query).filter(|query| !query.is_empty()).map(redact::query),
+                Some(query).filter(|query| !query.is_empty()).map(shorten::query),
             ),
-            ("apiVersion", api_version.map(|(_, version)| redact::text(&version))),
-            ("ifMatch", header(IF_MATCH.as_str()).map(redact::text)),
-            ("clientRequestId", header("x-ms-client-request-id").map(redact::text)),
-            ("userAgent", header(USER_AGENT.as_str()).map(redact::text)),
-            ("principal", principal.map(redact::text)),
+            ("apiVersion", api_version.map(|(_, version)| shorten::text(&version))),
+            ("ifMatch", header(IF_MATCH.as_str()).map(shorten::text)),
+            ("clientRequestId", header("x-ms-client-request-id").map(shorten::text)),
+            ("userAgent", header(USER_AGENT.as_str()).map(shorten::text)),
+            ("principal", principal.map(shorten::text)),
         ];
         insert(&mut shown, texts);
         self.push(Entry {
-            method: Some(redact::text(request.method.as_str())),
-            path: redact::text(path),
+            method: Some(shorten::text(request.method.as_str())),
+            path: shorten::text(path),
             shown,
-            body: redact::body(path, body),
+            body: shorten::body(body),
             ..Entry::new("request", at)
         })
     }
@@ -186,7 +181,7 @@ impl Journal {
             if !headers.is_empty() {
                 entry.shown.insert("headers".to_owned(), headers.into());
             }
-            entry.answer = redact::body(&entry.path, response.body());
+            entry.answer = shorten::body(response.body());
         }
         if let Some(rule) = outcome.fault {
             entry.shown.insert("fault".to_owned(), rule.into());
@@ -228,7 +223,7 @@ impl Journal {
                 let mut entry = Entry::new("write", at);
                 entry.method = Some(method.to_owned());
                 path.clone_into(&mut entry.path);
-                entry.body = body.and_then(|body| redact::body(path, body.to_string().as_bytes()));
+                entry.body = body.and_then(|body| shorten::body(body.to_string().as_bytes()));
                 entry.shown.insert("fault".to_owned(), fault.into());
                 entry.shown.insert("status".to_owned(), status.into());
                 entry
@@ -398,14 +393,9 @@ fn insert<const N: usize>(shown: &mut Map<String, Value>, texts: [(&str, Option<
 }
 
 fn headers(headers: &HeaderMap) -> Map<String, Value> {
-    let kept = |(name, signed)| {
+    let kept = |name| {
         let value = headers.get(name)?.to_str().ok()?;
-        let value = if signed {
-            redact::url(value)
-        } else {
-            redact::text(value)
-        };
-        Some((str::to_owned(name), value.into()))
+        Some((str::to_owned(name), shorten::url(value).into()))
     };
     KEPT_HEADERS.into_iter().filter_map(kept).collect()
 }
