@@ -1,7 +1,7 @@
 //! What all load balancers showed last, and what it is compared with: what events, ledger stages, holds, markers and gates follow from.
 //! Pure.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use headgate_azure::{AdminState, LoadBalancerId, PoolId};
 use headgate_core::clock::Moment;
@@ -12,7 +12,7 @@ use super::plan::EntryStatus;
 use super::planner::LoadBalancerStatus;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
-use crate::pool::{ClusterNode, EntryKey, FingerprintSet, Listing, NodeMatcher, PoolEntry, PoolView};
+use crate::pool::{Claimed, ClusterNode, EntryKey, FingerprintSet, Listing, NodeMatcher, PoolEntry, PoolView};
 
 /// A load balancer, as it was planned last.
 #[derive(Clone, Debug)]
@@ -164,6 +164,40 @@ impl<'a> LastReads<'a> {
             }
         }
         matchers
+    }
+
+    /// What several Nodes claim, and an entry that is in service has: by the plans' reads or the last list. It may look at every entry, so it is
+    /// asked for once in an evaluation. Of an interface in no scale set the machine is not known here: with one in service, every machine counts.
+    pub(super) fn contested_in_service(&self) -> BTreeSet<Claimed> {
+        let nodes = &self.targets.nodes;
+        if nodes.contested().next().is_none() {
+            return BTreeSet::new();
+        }
+        let planned = self.managed().filter_map(|one| one.status.view.as_deref());
+        let views = planned.chain(self.listing.load_balancers.values().map(|view| &**view));
+        let pools = views.flat_map(|view| &view.pools).filter(|pool| pool.is_used());
+        let entries = pools.flat_map(|pool| &pool.entries);
+        let mut found = BTreeSet::new();
+        for entry in entries.filter(|entry| entry.admin_state != Some(AdminState::Down)) {
+            match &entry.matcher {
+                NodeMatcher::Address(ip) if nodes.claimants(*ip).len() > 1 => {
+                    found.insert(Claimed::Address(*ip));
+                }
+                NodeMatcher::Machine(machine) if nodes.machine_claimants(machine.as_str()).len() > 1 => {
+                    found.insert(Claimed::Machine(machine.as_str().to_owned()));
+                }
+                NodeMatcher::Interface(_) => {
+                    let machines = nodes.contested().map(|(claimed, _)| claimed);
+                    found.extend(
+                        machines
+                            .filter(|claimed| matches!(claimed, Claimed::Machine(_)))
+                            .cloned(),
+                    );
+                }
+                _ => {}
+            }
+        }
+        found
     }
 
     /// Whether every load balancer of the cluster was planned with the signal.

@@ -4,6 +4,7 @@
 //! [`MAX_LIST_AGE`] ago, plans of all of them that know the signal, entries of the Node that are all `Down` by the newest read or list, and no
 //! entry that may be the Node's without being known as such. How long an answer may be awaited is left to the callers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_core::clock::whole_seconds;
@@ -27,22 +28,24 @@ impl LastReads<'_> {
     pub(super) fn prove(&self, previous: &TrafficByNode) -> TrafficByNode {
         let nodes = self.targets.nodes_with_periods();
         let signalled = nodes.filter_map(|node| Some((node, self.present_signal(node)?)));
-        let only_listed = self.only_listed();
+        let doubts = Doubts {
+            only_listed: self.only_listed(),
+            contested: self.contested_in_service(),
+        };
         signalled
             .map(|(node, period)| {
-                let traffic = self.prove_node(node, period, previous, &only_listed);
+                let traffic = self.prove_node(node, period, previous, &doubts);
                 (node.name.clone(), traffic)
             })
             .collect()
     }
 
-    /// `only_listed`: see [`Self::only_listed`].
     fn prove_node(
         &self,
         node: &ClusterNode,
         period: &SignalPeriod,
         previous: &TrafficByNode,
-        only_listed: &[&NodeMatcher],
+        doubts: &Doubts<'_>,
     ) -> NodeTraffic {
         if let Some(unread) = self.unread() {
             return NodeTraffic::Unknown(unread);
@@ -51,7 +54,7 @@ impl LastReads<'_> {
         if !in_service.is_empty() {
             return in_service_traffic(self.mode, node, &in_service);
         }
-        match self.missing_proof(node, period, only_listed) {
+        match self.missing_proof(node, period, doubts) {
             Some(missing) => NodeTraffic::Unknown(missing),
             None => self.out(node, previous),
         }
@@ -95,12 +98,7 @@ impl LastReads<'_> {
     }
 
     /// Why entries that are all `Down` do not prove that the Node is out.
-    fn missing_proof(
-        &self,
-        node: &ClusterNode,
-        period: &SignalPeriod,
-        only_listed: &[&NodeMatcher],
-    ) -> Option<Unproved> {
+    fn missing_proof(&self, node: &ClusterNode, period: &SignalPeriod, doubts: &Doubts<'_>) -> Option<Unproved> {
         if !self.are_planned(period) {
             return Some(Unproved::NotPlanned);
         }
@@ -111,7 +109,7 @@ impl LastReads<'_> {
         if self.managed().next().is_none() && !self.has_no_load_balancer_service {
             return Some(Unproved::NoLoadBalancer);
         }
-        if only_listed.iter().any(|matcher| may_match(matcher, node)) {
+        if doubts.only_listed.iter().any(|matcher| may_match(matcher, node)) {
             return Some(Unproved::EntryNotPlanned);
         }
         let mut views = self.managed().filter_map(|one| one.status.view.as_ref());
@@ -121,10 +119,7 @@ impl LastReads<'_> {
         {
             return Some(Unproved::NotIdentified);
         }
-        match node
-            .claims()
-            .find(|claimed| self.targets.nodes.claimants_of(claimed).len() > 1)
-        {
+        match node.claims().find(|claimed| doubts.contested.contains(claimed)) {
             Some(Claimed::Address(address)) => return Some(Unproved::AddressContested(address)),
             Some(Claimed::Machine(machine)) => return Some(Unproved::MachineContested(machine)),
             None => {}
@@ -139,6 +134,14 @@ impl LastReads<'_> {
         });
         is_unknown.then_some(Unproved::InterfaceUnknown)
     }
+}
+
+/// What is in service and may be a Node's without being known as such.
+struct Doubts<'a> {
+    /// See [`LastReads::only_listed`].
+    only_listed: Vec<&'a NodeMatcher>,
+    /// See [`LastReads::contested_in_service`].
+    contested: BTreeSet<Claimed>,
 }
 
 /// Whether an entry may be the Node's. Which machine has an interface that is in no scale set, only ARM knows.

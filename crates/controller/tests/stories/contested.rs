@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::marker::until_shown;
 use super::rows::cluster::{DOWN, SECOND, TestCluster};
-use super::world::{address, two_load_balancers};
+use super::world::{ENFORCE, address, two_load_balancers};
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
 const CONTESTED: &str = "NodeAddressNotUnique";
@@ -20,8 +21,16 @@ fn claim(cluster: &TestCluster, number: usize, others: &[usize]) {
 
 #[tokio::test(start_paused = true)]
 async fn claimant_with_a_signal_takes_out_only_itself() {
-    let cluster = TestCluster::new(3).await;
+    let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
+    cluster.world.marker = true;
+    cluster.lead(ENFORCE).await;
     claim(&cluster, 3, &[1, 2]);
+    // The claim keeps no other node from being out.
+    cluster.taint(2, &[DRAIN]);
+    cluster.settle(&["node-2"]).await;
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
     cluster.taint(3, &[DRAIN]);
     cluster.settle(&["node-3"]).await;
     assert_eq!(cluster.notes(DOWN, "node-1").await.len(), 0);

@@ -37,7 +37,7 @@ fn shows(cluster: &TestCluster, node: usize, status: &str, reason: &str) -> bool
     marker["status"] == status && marker["reason"] == reason
 }
 
-async fn until_shown(cluster: &TestCluster, node: usize, status: &str, reason: &str) -> Duration {
+pub(crate) async fn until_shown(cluster: &TestCluster, node: usize, status: &str, reason: &str) -> Duration {
     cluster
         .until(&format!("node {node} is {status} {reason}"), |cluster| {
             shows(cluster, node, status, reason)
@@ -250,12 +250,23 @@ async fn an_entry_that_is_added_while_the_pool_writer_waits_for_arm_is_seen_by_t
 async fn what_was_planned_before_the_node_had_its_addresses_does_not_prove_that_it_is_out() {
     // Another Node that claims its addresses until it is deleted, or none, and its own that come later.
     for is_claimed in [false, true] {
-        let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
+        let mut cluster = TestCluster::without_leader(4, &two_load_balancers(4)).await;
         cluster.world.marker = true;
         let mut addresses = Value::Null;
         cluster.node(2, |node| addresses = node["status"]["addresses"].clone());
+        let mut name = "node-2";
         if is_claimed {
             cluster.node(1, |node| node["status"]["addresses"] = addresses.clone());
+            // An entry that names a claimant is its own.
+            name = "unnamed";
+            for (load_balancer, pool) in [
+                ("kubernetes", "kubernetes"),
+                ("kubernetes", "kubernetes-IPv6"),
+                ("kubernetes-internal", "kubernetes"),
+            ] {
+                let rename = |pool: &mut Value| entry(pool, "node-2")["name"] = json!(name);
+                cluster.foreign(load_balancer, pool, rename).await;
+            }
         } else {
             cluster.node(2, |node| node["status"]["addresses"] = json!([]));
         }
@@ -277,10 +288,7 @@ async fn what_was_planned_before_the_node_had_its_addresses_does_not_prove_that_
             assert!(began.elapsed() < 180 * SECOND);
         }
         let down = cluster.down();
-        assert!(
-            down.values().all(|down| down.contains("node-2")),
-            "{is_claimed}: {down:?}"
-        );
+        assert!(down.values().all(|down| down.contains(name)), "{is_claimed}: {down:?}");
     }
 }
 

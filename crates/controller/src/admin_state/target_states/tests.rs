@@ -406,7 +406,10 @@ fn a_node_that_is_not_ready_is_lost_after_a_while_and_a_new_one_of_its_name_is_n
     let mut states = TargetStates::default();
     states.apply(not_ready("u", &[]), at(0));
     states.apply(not_ready("u", &["other"]), at(30));
-    assert!(!is_lost(&states, "u", 9) && is_lost(&states, "u", 10), "the first counts from before");
+    assert!(
+        !is_lost(&states, "u", 9) && is_lost(&states, "u", 10),
+        "the first counts from before"
+    );
     states.apply(not_ready("v", &[]), at(40));
     assert!(!is_lost(&states, "v", 99) && is_lost(&states, "v", 100));
     assert!(!is_lost(&states, "u", 100));
