@@ -15,7 +15,7 @@ use headgate_core::service::NamespacedName;
 pub struct DesiredMember {
     /// The address of the node, in the pool's IP family.
     pub address: IpAddr,
-    /// The node that has the address; entries are named for it.
+    /// The name of a new entry: that of the node that has the address, and with the address behind it where several nodes claim it.
     pub node: Arc<str>,
     /// The node has a drain signal. If its entry is new, it is added as `Down`.
     pub is_draining: bool,

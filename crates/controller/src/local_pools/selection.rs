@@ -11,9 +11,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::local_pools::nodes::{Node, NodeIndex};
+use crate::local_pools::nodes::{Node, NodeIndex, numbered_entry_name};
 use crate::local_pools::operation::{DesiredMember, DesiredMembers};
 use headgate_core::service::{EndpointSliceObject, IpFamily};
 
@@ -135,10 +136,30 @@ pub(crate) fn select_members<'a>(
     // Of several nodes with an endpoint and one address, the youngest: it is more likely to have the address.
     // One that leaves counts last.
     members.sort_by_key(|(node, member)| (member.is_leaving, Reverse((node.created, node.name.clone()))));
+    let mut members: Vec<_> = members.into_iter().map(|(_, member)| member).collect();
+    share_addresses(&mut members);
     has_slices.then(|| MemberSelection {
-        members: members.into_iter().map(|(_, member)| member).collect(),
+        members: members.into_iter().collect(),
         skipped,
     })
+}
+
+/// The Node that an entry names decides about it alone. An address that several nodes with an endpoint claim gets a name that is no Node's, so that
+/// all of them decide: a compromised node takes nothing but itself out.
+fn share_addresses(members: &mut [DesiredMember]) {
+    let mut claims: BTreeMap<IpAddr, BTreeMap<Arc<str>, bool>> = BTreeMap::new();
+    let stay = |member: &&mut DesiredMember| !member.is_leaving;
+    for member in members.iter_mut().filter(stay) {
+        let claimants = claims.entry(member.address.to_canonical()).or_default();
+        claimants.insert(Arc::clone(&member.node), member.is_draining);
+    }
+    for member in members.iter_mut().filter(stay) {
+        let claimants = claims.get(&member.address.to_canonical());
+        if let Some(claimants) = claimants.filter(|claimants| claimants.len() > 1) {
+            member.node = numbered_entry_name(&member.node, member.address).into();
+            member.is_draining = claimants.values().all(|is_draining| *is_draining);
+        }
+    }
 }
 
 /// A member for every address of the family that the node with the endpoint has. Another Node that claims the address
@@ -320,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_two_nodes_with_an_endpoint_is_the_youngers() {
+    fn an_address_of_two_nodes_with_an_endpoint_is_that_of_both() {
         let mut nodes = nodes();
         nodes.apply(Node {
             created: Timestamp::from_second(9).unwrap(),
@@ -335,7 +356,12 @@ mod tests {
         let [member] = selected.members.as_slice() else {
             panic!("{selected:?}")
         };
-        assert_eq!((&*member.node, member.is_draining), ("younger", true));
+        assert_eq!(
+            (&*member.node, member.is_draining),
+            ("younger-10-0-0-1", false),
+            "no Node's name"
+        );
+        assert!(nodes.owns_entry(Some(&*member.node), member.address));
     }
 
     #[test]
