@@ -81,7 +81,7 @@ async fn only_the_leaders_own_account_writes_holds() {
     let unbound = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
     let unbound = Caller::with_token(&control_plane, &unbound).await;
     for (caller, who) in [(&administrator, "administrator"), (&agent, "agent")] {
-        for key in [HOLD, CORDON] {
+        for key in [HOLD, CORDON, "headgate.dev/upgrade-paused"] {
             let ask = ApiRequest::merge(&path, json!({"metadata": {"annotations": {key: "false"}}}));
             refused(caller, &ask)
                 .await

@@ -485,13 +485,24 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
         (ApiRequest::merge(&dry(&status), annotation), "metadata.annotations"),
         (
             ApiRequest::delete(&dry(&format!("{PODS}/web"))),
-            "only pods of DaemonSets",
+            "only those of DaemonSets",
         ),
     ] {
         let (answer, body) = leader.ask(&ask).await;
         let message = body["message"].as_str().unwrap_or_default();
         assert!(answer == 403 && message.contains(words), "{words}: {answer} {body}");
     }
+    let unbound = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
+    let unbound = Caller::with_token(control_plane, &unbound).await;
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
+    let (answer, body) = unbound
+        .ask(&ApiRequest::post(&dry(&format!("{PODS}/web/eviction")), eviction))
+        .await;
+    let message = body["message"].as_str().unwrap_or_default();
+    assert!(
+        answer == 403 && message.contains("with a token that is bound to a Pod"),
+        "{answer} {body}"
+    );
     // An eviction is of one pod, and no other of its name.
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"},
         "deleteOptions": {"preconditions": {"uid": "another"}}});

@@ -413,7 +413,7 @@ async fn the_controller_deletes_only_pods_of_daemon_sets() {
     drop(request(&client, "POST", accounts, Some(&account)).await);
     let rule = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]});
     grant(&client, OTHER_CONTROLLER, &[rule]).await;
-    let only = "may delete only pods of DaemonSets";
+    let only = "delete only those of DaemonSets";
     for (name, owner, refused) in [
         ("bare", json!([]), only),
         ("of-replica-set", owner("apps/v1", "ReplicaSet"), only),
