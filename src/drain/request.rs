@@ -27,7 +27,7 @@ pub(crate) enum DrainError {
     NotInstalled,
     /// The name is taken.
     #[error(
-        "NodeMaintenance {name} exists and differs: {difference}; `headgate undrain` or `kubectl delete hgnm {name}` ends it, --name NAME gives another name"
+        "NodeMaintenance {name} exists and differs: {difference}; `kubectl delete hgnm {name}` ends it, --name NAME gives another name"
     )]
     Exists {
         /// The name of both.

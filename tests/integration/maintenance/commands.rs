@@ -326,6 +326,19 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
         Some("node/node-2 uncordoned")
     );
 
+    // One that was completed is no maintenance of the node any more, and has the name.
+    headgate.done(&["drain", "node-2", "--wait=false"]);
+    let complete = json!({"spec": {"stage": "Complete"}});
+    let maintenances = api(client, "NodeMaintenance");
+    maintenances
+        .patch("drain-node-2", &PatchParams::default(), &Patch::Merge(&complete))
+        .await
+        .unwrap();
+    let (code, error) = headgate.fails(&["drain", "node-2"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert_contains!(error, "its stage is not Drain; `kubectl delete hgnm drain-node-2` ends it");
+    assert_eq!(headgate.done(&["undrain", "node-2"]), "node/node-2 uncordoned\n");
+
     // Of a node that is gone.
     let gone = serde_json::from_value(json!({"metadata": {"name": "node-9"}})).unwrap();
     nodes.create(&PostParams::default(), &gone).await.unwrap();
