@@ -331,8 +331,16 @@ fn how_an_evacuation_ends() {
             &[ours],
             false,
             false,
-            PodState::Exists(&other),
+            PodState::of_name(&other, "uid", false),
             finish(&[ours], FinishReason::Invalid),
+        ),
+        (
+            "the successor in a StatefulSet",
+            &[ours],
+            false,
+            false,
+            PodState::of_name(&other, "uid", true),
+            finish(&[ours], FinishReason::PodGone),
         ),
         (
             "no instigator",

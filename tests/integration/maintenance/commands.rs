@@ -336,7 +336,10 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
         .unwrap();
     let (code, error) = headgate.fails(&["drain", "node-2"]);
     assert_eq!(code, Some(1), "{error}");
-    assert_contains!(error, "its stage is not Drain; `kubectl delete hgnm drain-node-2` ends it");
+    assert_contains!(
+        error,
+        "its stage is not Drain; `kubectl delete hgnm drain-node-2` ends it"
+    );
     assert_eq!(headgate.done(&["undrain", "node-2"]), "node/node-2 uncordoned\n");
 
     // Of a node that is gone.

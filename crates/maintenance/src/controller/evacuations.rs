@@ -91,6 +91,8 @@ struct Memory {
 struct Due {
     evacuation: Evacuation,
     pod: Option<PodFacts>,
+    /// Whether a cache has had it.
+    was_seen: bool,
     /// When the turns of evacuators end, where the pod's node has a deadline.
     turns_end: Option<Timestamp>,
     /// Where the pod gets less time to end than it asks for.
@@ -232,6 +234,7 @@ impl EvacuationController {
                 Some(at) if at <= now.mono => due.push(Due {
                     evacuation: evacuation.clone(),
                     pod: pod.cloned(),
+                    was_seen: memory.is_seen,
                     turns_end,
                     cut,
                     deletion,
@@ -385,7 +388,8 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
             Ok(Some(object)) => {
                 read = PodFacts::from(object);
                 let is_it = read.uid == reference.uid && !read.node.is_empty();
-                (PodState::Exists(&read), is_it.then(|| read.node.clone()))
+                let state = PodState::of_name(&read, &reference.uid, due.was_seen);
+                (state, is_it.then(|| read.node.clone()))
             }
             Err(error) => {
                 log_failure("pod", evacuation, span, &error);

@@ -68,6 +68,18 @@ pub enum PodState<'a> {
     Gone,
 }
 
+impl<'a> PodState<'a> {
+    /// What a read by the name in `spec.podRef` shows. A pod with its UID that `was_seen` and is not there any more may have a successor of
+    /// that name, as in a StatefulSet.
+    pub fn of_name(read: &'a PodFacts, uid: &str, was_seen: bool) -> Self {
+        if was_seen && read.uid != uid {
+            Self::Gone
+        } else {
+            Self::Exists(read)
+        }
+    }
+}
+
 /// What is to be done for an Evacuation now. One step at a time: the next call sees its result. No turn lasts longer than until
 /// `turns_end`, where the node of the pod has a deadline.
 pub fn step(evacuation: &Evacuation, pod: PodState<'_>, turns_end: Option<Timestamp>, now: Timestamp) -> Step {
