@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_core::clock::Clock;
-use headgate_core::lower_case;
 use headgate_core::throttle::ThrottledUntil;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, USER_AGENT};
 use hyper::http::uri::Authority;
@@ -20,9 +19,9 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::RateLimits;
-use crate::body_stream::{BodyParser, MAX_STREAMED_BYTES};
+use crate::body_stream::{BodyParser, BodyReader, MAX_STREAMED_BYTES};
 use crate::call::Call;
-use crate::document::Pool;
+use crate::document::{MAX_ADDRESSES, Pool, read_interfaces_page, virtual_machine_of};
 use crate::endpoints::{Endpoints, Origin};
 use crate::error::{ArmError, ErrorBody};
 use crate::id::{Etag, NetworkInterfaceId, PoolId, ResourceGroupId};
@@ -223,11 +222,29 @@ impl ArmClient {
             ..CallOptions::get("get_network_interface", id.group(), uri, deadline)
         };
         let response = self.send(options).await?;
-        let document = parse_json(&response)?;
-        let machine = document
-            .pointer("/properties/virtualMachine/id")
-            .and_then(Value::as_str);
-        Ok(machine.map(lower_case))
+        Ok(virtual_machine_of(&parse_json(&response)?))
+    }
+
+    /// Lists the network interfaces of a resource group that have a virtual machine, with its resource id in lower case. Those of scale sets
+    /// with uniform orchestration are not in the list. Each page waits for its turn as a lookup does.
+    ///
+    /// # Errors
+    /// When a page is not received before the deadline, is malformed, or is too large.
+    pub async fn list_interface_virtual_machines(
+        &self,
+        group: &ResourceGroupId,
+        deadline: Instant,
+    ) -> Result<Vec<(NetworkInterfaceId, String)>, ArmError> {
+        let uri = self.uri(&format!(
+            "{}/providers/Microsoft.Network/networkInterfaces",
+            group.path()
+        ))?;
+        let options = CallOptions {
+            is_lookup: true,
+            ..CallOptions::get("list_network_interfaces", group, uri, deadline)
+        };
+        let parse = |body: BodyReader| read_interfaces_page(body);
+        self.list_pages(options, parse, |_| 1, MAX_ADDRESSES).await
     }
 
     async fn get(

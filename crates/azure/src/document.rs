@@ -20,8 +20,8 @@ mod summary;
 pub use draft::PoolDraft;
 pub use put_body::PutBody;
 pub(crate) use summary::parts::{
-    ListedPool, LoadBalancerState, PartsPage, pools_of_rules, read_pool, read_pools_page, read_provisioning_state,
-    read_state, read_values_page,
+    ListedPool, LoadBalancerState, PartsPage, pools_of_rules, read_interfaces_page, read_pool, read_pools_page,
+    read_provisioning_state, read_state, read_values_page, virtual_machine_of,
 };
 pub(crate) use summary::{ListPage, MAX_ADDRESSES, MAX_RULES, read_load_balancer, read_page};
 pub use summary::{LoadBalancerSummary, PoolSummary};

@@ -89,9 +89,9 @@ impl ArmClient {
         kind: &str,
         deadline: Instant,
     ) -> Result<Vec<Value>, ArmError> {
+        let options = CallOptions::get(name, id.group(), self.uri(&id.list_path(kind))?, deadline);
         let read = |body: BodyReader| read_values_page(body);
-        self.list_parts(id, (name, kind), read, |_| 1, MAX_RULES, deadline)
-            .await
+        self.list_pages(options, read, |_| 1, MAX_RULES).await
     }
 
     async fn list_pools<E, C>(
@@ -106,33 +106,41 @@ impl ArmClient {
     {
         let load_balancer = id.clone();
         let read = move |body: BodyReader| read_pools_page(body, &load_balancer, &convert);
-        let names = ("list_backend_pools", "backendAddressPools");
-        self.list_parts(id, names, read, ListedPool::weight, MAX_ADDRESSES, deadline)
-            .await
+        let uri = self.uri(&id.list_path("backendAddressPools"))?;
+        let options = CallOptions::get("list_backend_pools", id.group(), uri, deadline);
+        self.list_pages(options, read, ListedPool::weight, MAX_ADDRESSES).await
     }
 
-    /// Lists a kind of parts, page by page. The weights of all parts together are at most `max_weight`.
-    async fn list_parts<T, P>(
+    /// Reads a list to its last page, from the one that `first` requests. The weights of all items together are at most `max_weight`.
+    pub(super) async fn list_pages<T, P>(
         &self,
-        id: &LoadBalancerId,
-        (name, kind): (&'static str, &str),
+        first: CallOptions<'_>,
         parse: P,
         weight: impl Fn(&T) -> usize,
         max_weight: usize,
-        deadline: Instant,
     ) -> Result<Vec<T>, ArmError>
     where
         T: Send + 'static,
         P: Fn(BodyReader) -> Result<PartsPage<T>, String> + Send + Sync + Clone + 'static,
     {
         let (mut items, mut total) = (Vec::new(), 0_usize);
-        let mut next = self.uri(&id.list_path(kind))?;
+        let CallOptions {
+            name,
+            group,
+            uri: mut next,
+            deadline,
+            is_lookup,
+            ..
+        } = first;
         for _ in 0..MAX_PAGES {
-            let options = CallOptions::get(name, id.group(), next, deadline);
+            let options = CallOptions {
+                is_lookup,
+                ..CallOptions::get(name, group, next, deadline)
+            };
             let (page, _) = self.send_parsed(options, BodyExtent::PARSED, parse.clone()).await?;
             total += page.items.iter().map(&weight).sum::<usize>();
             if total > max_weight {
-                return Err(ArmError::InvalidResponse(format!("more than {max_weight} {kind}")));
+                return Err(ArmError::InvalidResponse(format!("more than {max_weight} items")));
             }
             items.extend(page.items);
             match page.next_link {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, LoadBalancerSummary, ProvisioningState};
+use headgate_azure::{ArmError, ErrorClass, LoadBalancerSummary, NetworkInterfaceId, ProvisioningState};
 use headgate_azure::{RateLimit, RateLimits};
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -27,6 +27,41 @@ async fn list_has_all_pages() {
         assert_eq!(request["clientRequestId"].as_str().unwrap().len(), 36);
     }
     assert_ne!(requests[0]["clientRequestId"], requests[1]["clientRequestId"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_of_interfaces_has_the_machines_of_those_that_have_one() {
+    let path = |kind: &str, number: usize| format!("{}/providers/{kind}/n{number}", group());
+    let interface = |number| path("Microsoft.Network/networkInterfaces", number);
+    let machine = |number| path("Microsoft.Compute/virtualMachines", number);
+    let nic = |number| {
+        let mut nic = json!({"id": interface(number), "location": "eastus",
+            "properties": {"ipConfigurations": [{"name": "c", "properties": {}}]}});
+        if number != 4 {
+            nic["properties"]["virtualMachine"] = json!({"id": machine(number)});
+        }
+        nic
+    };
+    let bed = TestBed::new(&(0..5).map(nic).collect::<Vec<_>>()).await;
+    let expected = |numbers: &[usize]| -> Vec<_> {
+        let found = numbers.iter().map(|number| {
+            let id = NetworkInterfaceId::parse(&interface(*number)).unwrap();
+            (id, machine(*number).to_lowercase())
+        });
+        found.collect()
+    };
+    let group = group();
+    let list = || bed.arm.list_interface_virtual_machines(&group, soon());
+    assert_eq!(list().await.unwrap(), expected(&[0, 1, 2, 3]));
+    assert_eq!(bed.requests("GET", "/networkInterfaces$").len(), 2, "two pages");
+    let odd = json!({"value": [null, {"id": 5}, {"id": interface(7), "properties": []}, nic(6)]});
+    bed.fault(
+        "GET",
+        "/networkInterfaces$",
+        1,
+        &json!({"answer": {"status": 200, "body": odd}}),
+    );
+    assert_eq!(list().await.unwrap(), expected(&[6]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -65,8 +65,14 @@ impl InterfaceCache {
     }
 
     /// Whether a lookup of the interface has ended, with whatever result.
-    pub(super) fn has_answer(&self, id: &NetworkInterfaceId) -> bool {
+    fn has_answer(&self, id: &NetworkInterfaceId) -> bool {
         self.0.contains_key(id)
+    }
+
+    /// Whether no lookup of the interface has succeeded.
+    pub(super) fn is_unanswered(&self, id: &NetworkInterfaceId) -> bool {
+        let has_failed = |cached: &CachedInterface| cached.machine.is_none() && cached.last_error.is_some();
+        self.0.get(id).is_none_or(has_failed)
     }
 
     /// Whether every interface of these pools has been looked up, with whatever result. Until then an entry that matches no

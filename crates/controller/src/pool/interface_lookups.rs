@@ -1,18 +1,21 @@
 //! Lookups of network interfaces at ARM: one task for all load balancers of a term.
 //!
+//! Where many of a resource group are unknown, as in a new term, they are listed first. A list says which machines have them; that one
+//! has none, only a read of its own says.
+//!
 //! Invariants: at most [`MAX_CONCURRENT_LOOKUPS`] run at a time, each with a deadline, and one for an interface however many load
 //! balancers have it. Cancelling a wait loses no result. A result has no effect until it is stored in the [`InterfaceCache`], so that a
 //! plan sees one state of the cache.
 
-use std::collections::{HashSet, VecDeque};
-use std::future::pending;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
-use headgate_azure::{ArmClient, ArmError, NetworkInterfaceId};
+use headgate_azure::{ArmClient, ArmError, NetworkInterfaceId, ResourceGroupId};
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -22,13 +25,17 @@ use super::listing::Listing;
 use super::view::LoadBalancerView;
 
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
-/// For one lookup, its turn and its retries included.
+/// So many unknown interfaces of one resource group are listed. A list is a page for some hundred interfaces, of other clusters, too.
+const MIN_LISTED: usize = 20;
+/// For one lookup or list, its turn and its retries included.
 const LOOKUP_TIMEOUT: Duration = Duration::from_mins(2);
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// The time is that at which the lookup was sent.
 type LookupResult = (NetworkInterfaceId, Instant, Result<Option<String>, ArmError>);
+/// For each interface that a request was about: `None` if a list does not say which machine has it.
+type Found = Vec<(NetworkInterfaceId, Instant, Option<Result<Option<String>, ArmError>>)>;
 
 /// Looks up the interfaces of all listed load balancers, and publishes what is known. `listings` are the lists, and the reads of load
 /// balancers that only the ledger names. Ends with their tasks.
@@ -78,8 +85,8 @@ pub(super) struct InterfaceLookups {
     waiting: VecDeque<NetworkInterfaceId>,
     /// Of all lookups, for a report; otherwise each one has its own.
     deadline: Option<Instant>,
-    running: FuturesUnordered<BoxFuture<'static, LookupResult>>,
-    /// The interfaces that `running` looks up.
+    running: FuturesUnordered<BoxFuture<'static, Found>>,
+    /// The interfaces that `running` is about.
     running_ids: HashSet<NetworkInterfaceId>,
     /// Of these, those that were due again meanwhile: an answer that there is no machine may be too old then.
     due_again: HashSet<NetworkInterfaceId>,
@@ -103,52 +110,91 @@ impl InterfaceLookups {
 
     /// Starts the lookups that the cache lacks for these pools; drops those of interfaces that left the pools.
     pub(super) fn start_due(&mut self, interfaces: &mut InterfaceCache, views: &[&Arc<LoadBalancerView>]) {
-        let mut due = interfaces.take_due(views, Instant::now());
-        self.waiting.retain(|id| due.remove(id));
-        for id in due {
-            // A plan waits for the first answer about each.
+        self.waiting.clear();
+        let mut unanswered: HashMap<ResourceGroupId, Vec<NetworkInterfaceId>> = HashMap::new();
+        for id in interfaces.take_due(views, Instant::now()) {
             if self.running_ids.contains(&id) {
                 self.due_again.insert(id);
-            } else if interfaces.has_answer(&id) {
-                self.waiting.push_back(id);
+            } else if interfaces.is_unanswered(&id) {
+                unanswered.entry(id.group().clone()).or_default().push(id);
             } else {
+                self.waiting.push_back(id);
+            }
+        }
+        // A plan waits for the first answer about each.
+        for (group, ids) in unanswered {
+            if ids.len() >= MIN_LISTED {
+                self.send_list(group, ids);
+                continue;
+            }
+            for id in ids {
                 self.waiting.push_front(id);
             }
         }
         self.send_waiting();
     }
 
+    fn send_list(&mut self, group: ResourceGroupId, ids: Vec<NetworkInterfaceId>) {
+        let (arm, deadline) = (self.arm.clone(), self.next_deadline());
+        self.run(ids.clone(), async move {
+            let requested_at = Instant::now();
+            let listed = arm.list_interface_virtual_machines(&group, deadline).await;
+            let listed = listed.inspect_err(|error| {
+                tracing::info!(?group, %error, "network interfaces not listed; each is read by itself");
+            });
+            let mut machines: HashMap<_, _> = listed.into_iter().flatten().collect();
+            let find = |id| {
+                let machine = machines.remove(&id);
+                (id, requested_at, machine.map(|machine| Ok(Some(machine))))
+            };
+            ids.into_iter().map(find).collect()
+        });
+    }
+
     fn send_waiting(&mut self) {
         while self.running.len() < MAX_CONCURRENT_LOOKUPS
             && let Some(id) = self.waiting.pop_front()
         {
-            let deadline = self.deadline.unwrap_or_else(|| Instant::now() + LOOKUP_TIMEOUT);
-            self.running_ids.insert(id.clone());
-            let arm = self.arm.clone();
-            let span = ReconcileSpan::start(Reconciled::Interface, || Reconcile {
-                term: self.term,
-                ..Reconcile::default()
-            });
-            let lookup = async move {
+            let (arm, deadline) = (self.arm.clone(), self.next_deadline());
+            self.run(vec![id.clone()], async move {
                 let requested_at = Instant::now();
                 let result = arm.get_interface_virtual_machine(&id, deadline).await;
-                (id, requested_at, result)
-            };
-            self.running.push(span.run(lookup).boxed());
+                vec![(id, requested_at, Some(result))]
+            });
         }
     }
 
-    /// Waits for one more result; `false` if no lookup runs.
+    fn next_deadline(&self) -> Instant {
+        self.deadline.unwrap_or_else(|| Instant::now() + LOOKUP_TIMEOUT)
+    }
+
+    /// Runs a request about these interfaces.
+    fn run(&mut self, ids: Vec<NetworkInterfaceId>, request: impl Future<Output = Found> + Send + 'static) {
+        self.running_ids.extend(ids);
+        let span = ReconcileSpan::start(Reconciled::Interface, || Reconcile {
+            term: self.term,
+            ..Reconcile::default()
+        });
+        self.running.push(span.run(request).boxed());
+    }
+
+    /// Waits for the result of one more request; `false` if none runs.
     async fn next_result(&mut self) -> bool {
-        let Some(result) = self.running.next().await else {
+        let Some(found) = self.running.next().await else {
             return false;
         };
-        let (id, _, machine) = &result;
-        self.running_ids.remove(id);
-        if self.due_again.remove(id) && matches!(machine, Ok(None)) {
-            self.waiting.push_back(id.clone());
+        for (id, requested_at, result) in found {
+            self.running_ids.remove(&id);
+            let is_due_again = self.due_again.remove(&id);
+            let Some(result) = result else {
+                self.waiting.push_front(id);
+                continue;
+            };
+            if is_due_again && matches!(result, Ok(None)) {
+                self.waiting.push_back(id.clone());
+            }
+            self.results.push((id, requested_at, result));
         }
-        self.results.push(result);
         self.send_waiting();
         true
     }

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use serde::de::{Error as _, MapAccess};
+use headgate_core::lower_case;
+use serde::de::{Error as _, MapAccess, SeqAccess};
 use serde_json::Value;
 
 use super::{
-    BackendAddress, Fields, Lenient, LoadBalancerSummary, MAX_ADDRESSES, Object, PageReader, PoolReader, PoolSummary,
-    PoolsReader, ProvisioningState, ValuesReader, read_object, read_text, skip_value,
+    BackendAddress, Fields, Items, Lenient, LoadBalancerSummary, MAX_ADDRESSES, Object, PageReader, PoolReader,
+    PoolSummary, PoolsReader, ProvisioningState, ValuesReader, read_object, read_text, skip_value,
 };
 use crate::body_stream::BodyReader;
-use crate::id::{Etag, LoadBalancerId, PoolId};
+use crate::id::{Etag, LoadBalancerId, NetworkInterfaceId, PoolId};
 
 /// What the beginning of a load balancer's document says: ARM writes the state before everything that may be large.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +81,20 @@ pub(crate) fn read_values_page(body: BodyReader) -> Result<PartsPage<Value>, Str
     let next_link = reader.read(body)?;
     let items = reader.items.0;
     Ok(PartsPage { items, next_link })
+}
+
+/// Reads a page of network interfaces: the virtual machines of those that have one.
+pub(crate) fn read_interfaces_page(body: BodyReader) -> Result<PartsPage<(NetworkInterfaceId, String)>, String> {
+    let mut reader = PageReader::new(InterfacesReader(Vec::new()));
+    let next_link = reader.read(body)?;
+    let items = reader.items.0;
+    Ok(PartsPage { items, next_link })
+}
+
+/// The resource id of the virtual machine that has this network interface, in lower case.
+pub(crate) fn virtual_machine_of(interface: &Value) -> Option<String> {
+    let machine = interface.pointer("/properties/virtualMachine/id")?;
+    machine.as_str().map(lower_case)
 }
 
 /// Reads a page of the pools of a load balancer. Omits pools without a name.
@@ -160,6 +175,21 @@ impl<E> LoadBalancerSummary<E> {
             provisioning_state: state.provisioning_state,
             rules: Value::from_iter([("loadBalancingRules", rules), ("probes", probes)]),
         }
+    }
+}
+
+struct InterfacesReader(Vec<(NetworkInterfaceId, String)>);
+
+impl Items for InterfacesReader {
+    fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
+        // A document of some 2 KB, of which two texts are kept.
+        let Some(interface) = seq.next_element::<Value>()? else {
+            return Ok(false);
+        };
+        let id = interface.get("id").and_then(Value::as_str);
+        let id = id.and_then(|id| NetworkInterfaceId::parse(id).ok());
+        self.0.extend(id.zip(virtual_machine_of(&interface)));
+        Ok(true)
     }
 }
 
