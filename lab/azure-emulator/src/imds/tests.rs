@@ -1,6 +1,6 @@
 //! Requests to IMDS as its clients send them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 

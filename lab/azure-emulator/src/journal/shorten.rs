@@ -1,7 +1,7 @@
 //! Bounds bodies and URLs before the journal keeps them. Of bodies that are too large or not JSON, such as forms with secrets, the hash is kept.
 
 use ring::digest::{SHA256, digest};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The largest body that is kept: a load balancer with some 60 addresses. Of larger ones the size and the hash are
 /// kept.
@@ -62,6 +62,8 @@ fn sha256(body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
