@@ -80,8 +80,11 @@ impl PreemptEvents {
         let mut stream = watch_events::<NodeEventObject>(&self.client, api, selector, reporter);
         let memory = Arc::<Mutex<Memory>>::default();
         let mut tainted = tainted_nodes(targets.borrow_and_update().as_deref());
+        // Until then, a message that is missing proves nothing.
+        let mut is_listed = false;
         loop {
-            intents.publish(looks(&self, &memory, &tainted));
+            let rechecked = if is_listed { &tainted } else { &BTreeSet::new() };
+            intents.publish(looks(&self, &memory, rechecked));
             // Most events only repeat what is known.
             let mut is_changed = false;
             while !is_changed {
@@ -95,6 +98,7 @@ impl PreemptEvents {
                                 observe_nodes(latest, targets.borrow().as_deref());
                             }
                         }
+                        Some(Ok(Event::InitDone)) => is_changed = !std::mem::replace(&mut is_listed, true),
                         // An event that expires says nothing about the notice.
                         Some(_) => {}
                         None => return std::future::pending().await,

@@ -112,7 +112,7 @@ impl Scene {
     }
 
     async fn event_about(&self, node: &str, message: &str, at: Timestamp) {
-        let name = format!("{node}.{:x}", message.len());
+        let name = event_name(node, message);
         let event = json!({"metadata": {"name": name, "namespace": "default"}, "reason": "PreemptScheduled", "type": "Warning",
             "message": message, "lastTimestamp": Timestamp::from_second(at.as_second()).unwrap(),
             "involvedObject": {"kind": "Node", "name": node, "uid": node},
@@ -173,6 +173,10 @@ impl Scene {
     fn metric(&self, series: &str) -> u64 {
         series_value(&self.registry, series)
     }
+}
+
+fn event_name(node: &str, message: &str) -> String {
+    format!("{node}.{:x}", message.len())
 }
 
 fn start(
@@ -278,6 +282,29 @@ async fn notice_is_remembered_through_a_new_leader_and_a_failing_api_server() {
     scene.event(SECOND_NOTICE).await;
     sleep(30 * SECOND).await;
     assert!(scene.is_tainted());
+}
+
+/// The event goes on although the condition has ended, as where only one of two detectors still sees the notice.
+#[tokio::test(start_paused = true)]
+async fn taint_of_an_announced_eviction_stays_while_a_new_leader_lists_the_events() {
+    let mut scene = Scene::new().await;
+    scene.event(FIRST).await;
+    sleep(SECOND).await;
+    scene.set_condition("VMEventScheduled", "False", scene.clock.now().wall);
+    scene.event(FIRST).await;
+    sleep(30 * SECOND).await;
+    assert!(scene.is_tainted() && scene.writes() == 1);
+    let mut registry = Registry::default();
+    (scene.task, scene.faults) = start(&scene.fake, &scene.clock, &scene.targets, &mut registry);
+    let is_list = |request: &RecordedRequest| request.path.ends_with("/events");
+    scene.faults.set_for(Fault::Slow(10 * SECOND), is_list);
+    sleep(60 * SECOND).await;
+    assert!(scene.is_tainted(), "{:#}", scene.node());
+    // Once the events are listed, the taint ends without one.
+    scene.fake.delete::<Event>("default", &event_name("n", FIRST));
+    (scene.task, scene.faults) = start(&scene.fake, &scene.clock, &scene.targets, &mut Registry::default());
+    sleep(SECOND).await;
+    assert!(!scene.is_tainted());
 }
 
 /// The events of a second eviction came while nobody led, and the later one has neither an id nor a time.
