@@ -135,9 +135,13 @@ impl ServiceIndex {
         (service.is_load_balancer && service.health_check_port != 0).then_some(LocalService { name, service })
     }
 
-    /// Whether it is known that cloud-controller-manager has no Service to make a load balancer for.
-    pub(crate) fn has_no_load_balancer_service(&self) -> bool {
-        self.unknown().is_none() && self.load_balancer_services == 0
+    /// Whether it is known that cloud-controller-manager has no Service to make a load balancer for; `None` while the first lists are
+    /// under way.
+    pub(crate) fn has_no_load_balancer_service(&self) -> Option<bool> {
+        match self.unknown() {
+            Some(Unknown::Listing) => None,
+            unknown => Some(unknown.is_none() && self.load_balancer_services == 0),
+        }
     }
 
     /// Adds or replaces a Service. Returns whether anything changed that a plan depends on.

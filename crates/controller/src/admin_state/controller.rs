@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_core::clock::pause_after;
-use headgate_core::publish_if_changed;
 use headgate_core::telemetry::warn_if;
+use headgate_core::{changed, publish_if_changed};
 use headgate_kubernetes::leader::{ArmLock, Term};
 use headgate_kubernetes::{EventSink, node_reference};
 use tokio::sync::{Notify, watch};
@@ -196,6 +196,7 @@ impl Controller<'_> {
             }
             // Held any longer, the next change of a Node would copy all of them.
             drop(targets);
+            let lists_services = self.services.borrow().has_no_load_balancer_service().is_none();
             let unable_at = list_state.unable_at.filter(|_| !self.is_unable);
             let wake_at = [handover_at, unable_at, report_at]
                 .into_iter()
@@ -218,6 +219,7 @@ impl Controller<'_> {
                     Err(_) => return Err(task_failure(tasks).await),
                 },
                 () = status_changed.notified() => {}
+                () = changed(&mut self.services), if lists_services => {}
                 () = sleep_until(wake_at) => {}
                 _ = writes.changed(), if handover.is_some() => {}
                 () = self.term.handover_requested(), if handover.is_none() => {

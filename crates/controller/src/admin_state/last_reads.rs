@@ -33,8 +33,8 @@ pub(super) struct LastReads<'a> {
     pub(super) entries: BTreeMap<&'a str, Vec<OwnEntry<'a>>>,
     /// The last list. A pool writer does not adopt it while it waits for ARM.
     pub(super) listing: &'a Listing,
-    /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer.
-    pub(super) has_no_load_balancer_service: bool,
+    /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer; `None` before the first lists.
+    pub(super) has_no_load_balancer_service: Option<bool>,
     /// What the leader writes.
     pub(super) mode: AdminStateMode,
     /// The time of the evaluation.
@@ -90,7 +90,7 @@ impl<'a> LastReads<'a> {
             load_balancers,
             entries: nodes,
             listing,
-            has_no_load_balancer_service: false,
+            has_no_load_balancer_service: None,
             mode,
             now,
         }

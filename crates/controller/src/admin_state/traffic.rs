@@ -106,8 +106,12 @@ impl LastReads<'_> {
         if self.listing.requested_at.is_none_or(|at| at < period.since.mono) {
             return Some(self.not_listed(None));
         }
-        if self.managed().next().is_none() && !self.has_no_load_balancer_service {
-            return Some(Unproved::NoLoadBalancer);
+        if self.managed().next().is_none() {
+            match self.has_no_load_balancer_service {
+                Some(true) => {}
+                Some(false) => return Some(Unproved::NoLoadBalancer),
+                None => return Some(self.not_listed(Some("Services are not listed yet".to_owned()))),
+            }
         }
         if doubts.only_listed.iter().any(|matcher| may_match(matcher, node)) {
             return Some(Unproved::EntryNotPlanned);
@@ -272,8 +276,8 @@ mod tests {
         };
         let mut reads = LastReads::new(&targets, &[], &ledger, &listing, AdminStateMode::Enforce, now);
         for (has_no_service, expected) in [
-            (false, NodeTraffic::Unknown(Unproved::NoLoadBalancer)),
-            (true, NodeTraffic::Out { since: None }),
+            (Some(false), NodeTraffic::Unknown(Unproved::NoLoadBalancer)),
+            (Some(true), NodeTraffic::Out { since: None }),
         ] {
             reads.has_no_load_balancer_service = has_no_service;
             assert_eq!(reads.prove(&TrafficByNode::new())["n1"], expected);

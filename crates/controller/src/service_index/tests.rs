@@ -76,7 +76,7 @@ fn what_is_gone_serves_nothing() {
     index.retain_slices(&[name("web-3")].into());
     assert_eq!(serving(&index, 32001).unwrap(), [""; 0]);
     assert!(index.retain_services(&HashSet::new()) && !index.retain_services(&HashSet::new()));
-    assert!(index.service_with_port(32001).is_none() && index.has_no_load_balancer_service());
+    assert!(index.service_with_port(32001).is_none());
     assert!(index.services.is_empty() && index.service_of_slice.is_empty() && index.node_names.is_empty());
 }
 
@@ -122,16 +122,17 @@ fn endpoint_keeps_its_time_while_it_serves() {
 fn nothing_is_known_before_both_lists_and_while_one_is_stale() {
     let mut index = ServiceIndex::default();
     assert_eq!(index.unknown(), Some(Unknown::Listing));
+    assert_eq!(index.has_no_load_balancer_service(), None);
     index.retain_services(&HashSet::new());
     index.set_overdue();
     assert_eq!(index.unknown(), Some(Unknown::NotListed));
-    assert!(!index.has_no_load_balancer_service());
+    assert_eq!(index.has_no_load_balancer_service(), Some(false));
     index.retain_slices(&HashSet::new());
     assert_eq!(index.unknown(), None);
-    assert!(index.has_no_load_balancer_service());
+    assert_eq!(index.has_no_load_balancer_service(), Some(true));
     index.set_stale(Some("services"));
     assert_eq!(index.unknown(), Some(Unknown::Stale("services")));
-    assert!(!index.has_no_load_balancer_service());
+    assert_eq!(index.has_no_load_balancer_service(), Some(false));
 }
 
 /// The bytes per Service are counted by what a slice leaves: two names and a pointer per Node.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, Policy};
 use headgate_core::node::{NodeTraffic, TrafficByNode, Unproved};
+use headgate_test_kubernetes::{Fault, RecordedRequest};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -131,7 +132,7 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     };
     let params = PostParams::default();
     services.create(&params, &service(None)).await.unwrap();
-    let scene = Scene::new(cluster, ENFORCE).await;
+    let mut scene = Scene::new(cluster, ENFORCE).await;
     scene.cluster.taint(1, &[MAINTENANCE]);
     // Most likely `azure.clusterName` is wrong, and the load balancer sends on.
     let is_unknown = |read: &NodeTraffic| matches!(read, NodeTraffic::Unknown(Unproved::NoLoadBalancer));
@@ -144,9 +145,25 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
         .create(&params, &service(Some("example.com/other")))
         .await
         .unwrap();
+    let is_out = |read: &NodeTraffic| *read == NodeTraffic::Out { since: None };
+    scene.until("node-1", is_out).await;
+    // The next leader lists first, which takes 10 s here.
+    scene.cluster.stop().await;
+    scene.cluster.start_leader(ENFORCE).await;
+    let is_slow = |request: &RecordedRequest| request.path.ends_with("/endpointslices");
+    scene.cluster.line.set_for(Fault::Slow(5 * SECOND), is_slow);
     scene
-        .until("node-1", |read| *read == NodeTraffic::Out { since: None })
+        .until("node-1", |read| matches!(read, NodeTraffic::Unknown(_)))
         .await;
+    let began = Instant::now();
+    let is_known = |read: &NodeTraffic| {
+        !matches!(
+            read,
+            NodeTraffic::Unknown(Unproved::NotPlanned | Unproved::NotListed(_))
+        )
+    };
+    assert!(is_out(&scene.until("node-1", is_known).await));
+    assert!(began.elapsed() < 12 * SECOND, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
