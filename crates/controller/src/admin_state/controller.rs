@@ -26,7 +26,7 @@ use super::last_reads::{LastReads, PlannedLoadBalancer};
 use super::ledger::{LedgerAges, LedgerStore};
 use super::list_outage::ListState;
 use super::local_pools::LocalPools;
-use super::marker::{MarkerInputs, Markers, evaluate as evaluate_markers};
+use super::marker::{MarkerInputs, Markers, TAKEOVER_TIME, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
 use super::plan::Policy;
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
@@ -411,7 +411,7 @@ impl Controller<'_> {
             self.record_event(event);
         }
         self.report_holds(&reads);
-        let report_at = self.publish_traffic(&reads);
+        let traffic_at = self.publish_traffic(&reads);
         if self.policy.mode != AdminStateMode::Disabled {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.record_event(event);
@@ -426,7 +426,12 @@ impl Controller<'_> {
             lists_failing_since: list_state.failing_since,
             nodes_stale_since: targets.stale_since(),
         });
-        report_at
+        traffic_at.into_iter().chain(self.takeover_ends_at(now.mono)).min()
+    }
+
+    /// The end of [`TAKEOVER_TIME`], while it lasts.
+    fn takeover_ends_at(&self, now: Instant) -> Option<Instant> {
+        Some(self.started_at + TAKEOVER_TIME).filter(|at| now < *at)
     }
 
     /// Publishes what the last reads prove about each Node with a signal, and what its marker should say; returns when to evaluate that
@@ -478,7 +483,10 @@ impl Controller<'_> {
         }
         let guard = &self.context.guard;
         let holds = match self.policy.mode {
-            AdminStateMode::Enforce => desired_holds(reads, &self.unplanned(targets), guard),
+            AdminStateMode::Enforce => {
+                let awaits_lookups = self.takeover_ends_at(reads.now.mono).is_some();
+                desired_holds(reads, &self.unplanned(targets), guard, awaits_lookups)
+            }
             AdminStateMode::Observe | AdminStateMode::Disabled => DesiredHolds::new(),
         };
         let mut events = self.hold_tracker.evaluate(&holds, guard);

@@ -92,8 +92,14 @@ impl Unplanned {
     }
 }
 
-/// The holds that follow from what all load balancers show.
-pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard: &GuardSettings) -> DesiredHolds {
+/// The holds that follow from what all load balancers show. `awaits_lookups`: a load balancer whose network interfaces are not all looked
+/// up asks for none yet, as its plan counts too few that can serve.
+pub(super) fn desired_holds(
+    reads: &LastReads<'_>,
+    unplanned: &Unplanned,
+    guard: &GuardSettings,
+    awaits_lookups: bool,
+) -> DesiredHolds {
     let (targets, now) = (reads.targets, reads.now.mono);
     let probing = reads.statuses().flat_map(|status| &status.pools);
     let probing: BTreeSet<&PoolId> = probing
@@ -106,7 +112,10 @@ pub(super) fn desired_holds(reads: &LastReads<'_>, unplanned: &Unplanned, guard:
         kept_holds(unplanned, targets, now)
     };
     for own in reads.entries.values() {
-        let entries = own.iter().map(|own| own.entry).filter(|entry| entry.held_for.is_news());
+        let own = own
+            .iter()
+            .filter(|own| !awaits_lookups || own.load_balancer.status.planned_generation.is_some());
+        let entries = own.map(|own| own.entry).filter(|entry| entry.held_for.is_news());
         let Some(planned) = entries.clone().next().map(|entry| &entry.node) else {
             continue;
         };

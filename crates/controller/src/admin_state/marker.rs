@@ -19,8 +19,7 @@ use crate::other_nodes::OtherNodes;
 
 mod evaluation;
 
-pub(super) use evaluation::Markers;
-pub(super) use evaluation::{MarkerInputs, evaluate};
+pub(super) use evaluation::{MarkerInputs, Markers, TAKEOVER_TIME, evaluate};
 
 /// Keeps the conditions published, or does nothing if this process may not write other Nodes; never ends by itself.
 pub(super) async fn publish_markers(

@@ -28,7 +28,7 @@ fn holds(nodes: &[ClusterNode]) -> DesiredHolds {
 
 /// The same while a leader has not planned all load balancers yet.
 fn holds_beside(nodes: &[ClusterNode], unplanned: &Unplanned, guard: &GuardSettings) -> DesiredHolds {
-    holds_for(nodes, unplanned, guard, |_| {})
+    holds_for(nodes, unplanned, guard, false, |_| {})
 }
 
 /// The same, with other reasons for the entries.
@@ -36,6 +36,7 @@ fn holds_for(
     nodes: &[ClusterNode],
     unplanned: &Unplanned,
     guard: &GuardSettings,
+    awaits_lookups: bool,
     change: impl Fn(&mut HeldFor),
 ) -> DesiredHolds {
     let now = Clock::System.now();
@@ -71,7 +72,7 @@ fn holds_for(
         AdminStateMode::Enforce,
         now,
     );
-    desired_holds(&reads, unplanned, guard)
+    desired_holds(&reads, unplanned, guard, awaits_lookups)
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn what_a_rule_needs_turns_no_answer_and_what_waits_does() {
     let nodes = [node(1, &[DRAIN]), node(2, &[])];
     let of = |held_for: HeldFor| {
         let planned = Unplanned::Named(BTreeSet::new());
-        let mut holds = holds_for(&nodes, &planned, &GUARD, |of_entry| *of_entry = held_for.clone());
+        let mut holds = holds_for(&nodes, &planned, &GUARD, false, |of_entry| *of_entry = held_for.clone());
         HoldTracker::default()
             .evaluate(&holds, &GUARD)
             .is_empty()
@@ -184,6 +185,18 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
     let mut ending = nodes[1].clone();
     ending.ends = true;
     assert!(holds_beside(&[ending], &Unplanned::All, &GUARD).is_empty());
+}
+
+#[test]
+fn load_balancer_with_interfaces_that_are_not_looked_up_keeps_recorded_holds_and_asks_for_none() {
+    let mut recorded = node(2, &[DRAIN]);
+    recorded.hold = Some(recorded_hold(&["lb/a"]));
+    let nodes = [node(1, &[DRAIN]), recorded];
+    let unplanned = Unplanned::Named(["lb".to_owned()].into());
+    for (awaits_lookups, expected) in [(false, vec!["n1", "n2"]), (true, vec!["n2"])] {
+        let holds = holds_for(&nodes, &unplanned, &GUARD, awaits_lookups, |_| {});
+        assert!(holds.keys().eq(&expected), "{awaits_lookups}: {holds:?}");
+    }
 }
 
 #[test]

@@ -19,8 +19,9 @@ use super::super::traffic::MAX_LIST_AGE;
 use super::super::transitions::{pool_names, statuses};
 use crate::pool::{ClusterNode, Listing};
 
-/// After the start of a term: until then a condition that a leader before confirmed stays, unless a read disproves it.
-const TAKEOVER_TIME: Duration = Duration::from_secs(15);
+/// After the start of a term: until then a condition that a leader before confirmed stays, unless a read disproves it, and no hold begins
+/// because of network interfaces that are not looked up.
+pub(in super::super) const TAKEOVER_TIME: Duration = Duration::from_secs(15);
 /// After a signal: a plan usually follows within milliseconds, and the first write says what it shows.
 const FIRST_PLAN_TIME: Duration = Duration::from_secs(1);
 /// The pools, and the rules, that a message names.
