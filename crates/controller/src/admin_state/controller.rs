@@ -491,7 +491,7 @@ impl Controller<'_> {
         };
         let mut events = self.hold_tracker.evaluate(&holds, guard);
         if self.policy.mode == AdminStateMode::Enforce {
-            events.extend(self.rule_hold_tracker.evaluate(reads));
+            events.extend(self.rule_hold_tracker.evaluate(reads, &holds));
         }
         for event in events {
             self.record_event(event);

@@ -52,6 +52,12 @@ impl DesiredHold {
         }
     }
 
+    /// Whether the Node has a record for this reason and one of these pools.
+    pub(super) fn is_recorded(&self) -> bool {
+        let recorded = self.node.hold.as_ref();
+        recorded.is_some_and(|recorded| recorded.reason == self.reason && !recorded.pools.is_disjoint(&self.pools))
+    }
+
     /// What is recorded on the Node; `None` if it is more than an agent reads.
     pub(super) fn record(&self, renewed_at: Timestamp) -> Option<NodeHold> {
         let hold = NodeHold {
@@ -138,7 +144,7 @@ pub(super) fn desired_holds(
         hold.pending = targets.pending_signals(node);
         hold.pending.retain(|name| signals.contains(name));
         hold.signals = signals;
-        hold.reason = HeldFor::union(entries.clone()).reason();
+        hold.reason = HeldFor::union(entries.clone()).without_listing().reason();
         hold.reason.truncate(hold.reason.floor_char_boundary(MAX_REASON_BYTES));
         for entry in entries {
             let name = entry.pool.short_name();

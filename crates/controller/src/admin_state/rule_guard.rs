@@ -63,10 +63,19 @@ impl HeldFor {
         self.minimum || !self.services.is_empty()
     }
 
-    /// Whether it is for more than the first lists of Services, which take a moment.
+    /// The same without the first lists of Services, which take a moment.
+    pub(super) fn without_listing(self) -> Self {
+        let unknown = self.lasting_unknown();
+        Self { unknown, ..self }
+    }
+
+    fn lasting_unknown(&self) -> Option<Unknown> {
+        self.unknown.filter(|unknown| *unknown != Unknown::Listing)
+    }
+
+    /// Whether it is for more than the first lists of Services.
     pub(super) fn is_news(&self) -> bool {
-        let is_unknown = self.unknown.is_some_and(|unknown| unknown != Unknown::Listing);
-        self.is_needed() || self.brake || is_unknown
+        self.is_needed() || self.brake || self.lasting_unknown().is_some()
     }
 
     /// The reasons, in a phrase.

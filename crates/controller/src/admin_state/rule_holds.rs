@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use headgate_core::node::SignalPeriod;
 
+use super::holds::{DesiredHold, DesiredHolds};
 use super::last_reads::LastReads;
 use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
@@ -18,12 +19,13 @@ pub(super) struct RuleHoldTracker {
 }
 
 impl RuleHoldTracker {
-    /// The events about holds that are new, or for other Services than before.
-    pub(super) fn evaluate(&mut self, reads: &LastReads<'_>) -> Vec<NodeEvent> {
+    /// The events about holds that are new, or for other Services than before. A hold that an earlier leader recorded for the same reason
+    /// has its event already. `holds` follow from the same reads.
+    pub(super) fn evaluate(&mut self, reads: &LastReads<'_>, holds: &DesiredHolds) -> Vec<NodeEvent> {
         // What the minimum keeps has an event of its own.
         let of_rules = |held_for: HeldFor| HeldFor {
             minimum: false,
-            ..held_for
+            ..held_for.without_listing()
         };
         let is_held = |entry: &&EntryStatus| of_rules(entry.held_for.clone()).is_news();
         let (mut events, mut reported) = (Vec::new(), BTreeMap::new());
@@ -38,7 +40,11 @@ impl RuleHoldTracker {
                 .signal_period(node)
                 .map(SignalPeriod::names)
                 .unwrap_or_default();
-            if self.reported.get(*uid) != Some(&held_for) {
+            let is_reported = match self.reported.get(*uid) {
+                Some(reported) => *reported == held_for,
+                None => holds.get(&node.name).is_some_and(DesiredHold::is_recorded),
+            };
+            if !is_reported {
                 events.push(NodeEvent {
                     node: Arc::clone(node),
                     kind: HELD_BACK,
@@ -72,19 +78,30 @@ fn note(entries: &[&EntryStatus], held_for: &HeldFor, signals: &BTreeSet<String>
 #[cfg(test)]
 mod tests {
     use headgate_core::clock::Clock;
+    use headgate_core::node::NodeHold;
 
     use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
+    use super::super::guard::GuardSettings;
+    use super::super::holds::{Unplanned, desired_holds};
     use super::super::last_reads::PlannedLoadBalancer;
     use super::super::plan::plan;
     use super::super::planner::LoadBalancerStatus;
     use super::super::settings::AdminStateMode;
     use super::*;
     use crate::pool::Listing;
+    use crate::service_index::Unknown;
 
     /// The notes of the events after reads that show an entry of a Node with a signal, held for this.
     fn notes(tracker: &mut RuleHoldTracker, held_for: &HeldFor) -> Vec<String> {
+        notes_beside(tracker, held_for, &mut None)
+    }
+
+    /// The same where this is recorded on the Node, and then what is to be.
+    fn notes_beside(tracker: &mut RuleHoldTracker, held_for: &HeldFor, recorded: &mut Option<NodeHold>) -> Vec<String> {
         let (now, ledger) = (Clock::System.now(), ledger(&[]));
-        let targets = target_states(&[node(1, &[DRAIN])], now);
+        let mut node = node(1, &[DRAIN]);
+        node.hold = recorded.take();
+        let targets = target_states(&[node], now);
         let pools = view(&[("p", &[(1, "-"), (2, "-")], true)]);
         let mut entries = plan(&pools, &plan_inputs(&targets, &ledger, now)).entries;
         entries[0].held_for = held_for.clone();
@@ -99,7 +116,10 @@ mod tests {
         let listing = Listing::default();
         let mode = AdminStateMode::Enforce;
         let reads = LastReads::new(&targets, &load_balancers, &ledger, &listing, mode, now);
-        let events = tracker.evaluate(&reads).into_iter();
+        let (planned, guard) = (Unplanned::Named(BTreeSet::new()), GuardSettings::DISABLED);
+        let holds = desired_holds(&reads, &planned, &guard, false);
+        *recorded = holds.get("n1").and_then(|hold| hold.record(now.wall));
+        let events = tracker.evaluate(&reads, &holds).into_iter();
         events
             .map(|event| format!("{}: {}", event.node.name, event.note))
             .collect()
@@ -125,6 +145,46 @@ mod tests {
         assert_eq!(notes(&mut tracker, &needed("shop/api")).len(), 1);
         assert!(notes(&mut tracker, &HeldFor::default()).is_empty());
         assert_eq!(notes(&mut tracker, &web).len(), 1, "a hold that begins again");
+    }
+
+    #[test]
+    fn new_leader_repeats_no_event_about_what_is_recorded_for_the_same_reason() {
+        let waits = HeldFor {
+            brake: true,
+            ..HeldFor::default()
+        };
+        let listing = HeldFor {
+            unknown: Some(Unknown::Listing),
+            ..waits.clone()
+        };
+        let needed = HeldFor {
+            services: ["shop/web".to_owned()].into(),
+            ..HeldFor::default()
+        };
+        let mut recorded = None;
+        assert_eq!(
+            notes_beside(&mut RuleHoldTracker::default(), &waits, &mut recorded).len(),
+            1
+        );
+        let mut next = RuleHoldTracker::default();
+        for held_for in [&listing, &waits] {
+            assert_eq!(
+                notes_beside(&mut next, held_for, &mut recorded),
+                [""; 0],
+                "{held_for:?}"
+            );
+        }
+        let mut next = RuleHoldTracker::default();
+        assert_eq!(notes_beside(&mut next, &needed, &mut recorded).len(), 1);
+        assert_eq!(notes_beside(&mut next, &waits, &mut recorded).len(), 1);
+        recorded = recorded.map(|hold| NodeHold {
+            pools: ["other/p".to_owned()].into(),
+            ..hold
+        });
+        assert_eq!(
+            notes_beside(&mut RuleHoldTracker::default(), &waits, &mut recorded).len(),
+            1
+        );
     }
 
     #[test]
