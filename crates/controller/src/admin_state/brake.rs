@@ -1,6 +1,6 @@
 //! The brake: signals that do not announce the end of the machine by themselves set no more than `adminState.maxNewDown` of a pool's
-//! entries `Down` within [`WINDOW`], the oldest signals first. A cordon, a maintenance, or what only the settings list, such as a taint or
-//! a condition, may be a mistake that meets every node at once. Pure.
+//! entries `Down` within [`WINDOW`], the signals first that this leader has seen for longest. A cordon, a maintenance, or what only the
+//! settings list, such as a taint or a condition, may be a mistake that meets every node at once. Pure.
 //!
 //! Invariants: a Node with another signal, an eviction notice, a deletion or a maintenance's deadline never waits: there a wait would cost
 //! connections. What the ledger has as headgate's is not new, so a `Down` that another writer lost is written again at once; and the

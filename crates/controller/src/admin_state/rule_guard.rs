@@ -90,7 +90,7 @@ impl HeldFor {
             .unknown
             .map(|why| format!("a rule of a Local Service may need it, and {why}"));
         let brake = self.brake.then(|| {
-            "adminState.maxNewDown sets no more entries of the pool Down within 5 min, and older signals come first"
+            "adminState.maxNewDown sets no more entries of the pool Down within 5 min, and signals that this leader saw earlier come first"
                 .to_owned()
         });
         let reasons: Vec<_> = [minimum, services, unknown, brake].into_iter().flatten().collect();
