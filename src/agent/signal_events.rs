@@ -1,7 +1,8 @@
 //! Which events an agent records about the signals of its own Node. Pure.
 //!
 //! Invariants: at most one event a minute about each signal, and one about their end. What changes within the minute is reported at its end,
-//! if it is still so. What is known at the start is reported by none, because an earlier process did.
+//! if it is still so. What the first look shows is reported by none, because an earlier process did. A notice of Azure that stands then is
+//! reported again, because its document is read a moment later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
