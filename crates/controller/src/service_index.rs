@@ -25,7 +25,6 @@ pub struct ServiceIndex {
     service_of_slice: HashMap<NamespacedName, NamespacedName>,
     /// How many slices have each.
     node_names: HashMap<Arc<str>, usize>,
-    load_balancer_services: usize,
     listed: Listed,
     /// Whether the first lists take too long.
     is_overdue: bool,
@@ -42,6 +41,7 @@ struct Listed {
 #[derive(Clone, Debug, Default)]
 struct KnownService {
     is_load_balancer: bool,
+    has_ingress: bool,
     /// 0 without one.
     health_check_port: u16,
     /// What its rules' names begin with; only with a `healthCheckNodePort`.
@@ -135,23 +135,28 @@ impl ServiceIndex {
         (service.is_load_balancer && service.health_check_port != 0).then_some(LocalService { name, service })
     }
 
-    /// Whether it is known that cloud-controller-manager has no Service to make a load balancer for; `None` while the first lists are
-    /// under way.
+    /// Whether it is known that cloud-controller-manager has made a load balancer for no Service; `None` while the first lists are under way. One
+    /// without a frontend in its status may wait for ever, and whoever may create Services would keep every node from being out.
     pub(crate) fn has_no_load_balancer_service(&self) -> Option<bool> {
+        let has_load_balancer = |service: &KnownService| service.is_load_balancer && service.has_ingress;
         match self.unknown() {
             Some(Unknown::Listing) => None,
-            unknown => Some(unknown.is_none() && self.load_balancer_services == 0),
+            unknown => Some(unknown.is_none() && !self.services.values().any(has_load_balancer)),
         }
     }
 
     /// Adds or replaces a Service. Returns whether anything changed that a plan depends on.
     pub fn apply_service(&mut self, service: &Service) -> bool {
-        self.set_service(
+        let is_changed = self.set_service(
             &service.name,
             !service.has_class,
             service.health_check_port,
             &service.uid,
-        )
+        );
+        if let Some(known) = self.services.get_mut(&service.name) {
+            known.has_ingress = service.has_ingress;
+        }
+        is_changed
     }
 
     /// Removes a Service. Its slices stay until they are removed, too.
@@ -172,8 +177,6 @@ impl ServiceIndex {
         }
         (service.is_load_balancer, service.health_check_port) = (is_load_balancer, port);
         let base_name_before = std::mem::replace(&mut service.base_name, base_name.clone());
-        self.load_balancer_services -= usize::from(before.0);
-        self.load_balancer_services += usize::from(is_load_balancer);
         if self.ports.get(&before.1) == Some(name) {
             self.ports.remove(&before.1);
         }

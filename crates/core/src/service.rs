@@ -324,6 +324,8 @@ pub struct Service {
     pub uid: String,
     /// Whether `spec.loadBalancerClass` names another controller than cloud-controller-manager.
     pub has_class: bool,
+    /// Whether its status has a frontend, so that a load balancer was made.
+    pub has_ingress: bool,
     /// Whether `spec.externalTrafficPolicy` is `Local`.
     pub is_local: bool,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -341,12 +343,13 @@ impl Service {
     pub fn read(object: ServiceObject) -> Option<Self> {
         let is_local = object.is_local();
         let name = NamespacedName::of(&object.metadata).filter(|_| object.is_load_balancer())?;
-        let ServiceObject { metadata, spec, .. } = object;
+        let ServiceObject { metadata, spec, status } = object;
         let families = spec.ip_families.iter();
         Some(Self {
             name,
             uid: metadata.uid.unwrap_or_default(),
             has_class: spec.load_balancer_class.is_some_and(|class| !class.is_empty()),
+            has_ingress: !status.load_balancer.ingress.is_empty(),
             is_local,
             is_deleting: metadata.deletion_timestamp.is_some(),
             ip_families: families.filter_map(|text| IpFamily::parse(text)).collect(),
@@ -361,6 +364,7 @@ impl Service {
             name,
             uid: String::new(),
             has_class: false,
+            has_ingress: false,
             is_local: false,
             is_deleting: false,
             ip_families: Vec::new(),

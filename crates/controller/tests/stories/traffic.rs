@@ -127,7 +127,8 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     let services = Api::<Service>::namespaced(cluster.world.client.clone(), "default");
     let service = |class: Option<&str>| {
         let service = json!({"metadata": {"name": "web"},
-            "spec": {"type": "LoadBalancer", "loadBalancerClass": class, "ports": [{"port": 80}]}});
+            "spec": {"type": "LoadBalancer", "loadBalancerClass": class, "ports": [{"port": 80}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
         serde_json::from_value::<Service>(service).unwrap()
     };
     let params = PostParams::default();
@@ -139,7 +140,10 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     scene.until("node-1", is_unknown).await;
     sleep(10 * 60 * SECOND).await;
     assert!(is_unknown(&scene.read("node-1").unwrap()), "{:?}", scene.read("node-1"));
-    // Another controller's Service needs no load balancer of cloud-controller-manager.
+    // One that waits for its load balancer has none, and another controller's Service needs none of cloud-controller-manager.
+    let mut waiting = service(None);
+    (waiting.metadata.name, waiting.status) = (Some("waiting".to_owned()), None);
+    services.create(&params, &waiting).await.unwrap();
     services.delete("web", &DeleteParams::default()).await.unwrap();
     services
         .create(&params, &service(Some("example.com/other")))
