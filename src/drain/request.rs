@@ -52,6 +52,15 @@ impl DrainError {
             error: error.to_string(),
         }
     }
+
+    /// A write of a `NodeMaintenance` has failed, which would have been `done`. Without an answer it may have been.
+    pub(super) fn write(name: &str, done: &str, error: &RequestError) -> Self {
+        let what = match error.code() {
+            0 => format!("it is not known whether NodeMaintenance {name} was {done}; the same command again finds out"),
+            _ => format!("NodeMaintenance {name} was not {done}"),
+        };
+        Self::request(what, error)
+    }
 }
 
 /// What became of the request.
@@ -102,10 +111,7 @@ pub(crate) async fn create(
                 Some(difference) => Err(DrainError::Exists { name, difference }),
             }
         }
-        Err(error) => Err(DrainError::request(
-            format!("NodeMaintenance {name} was not created"),
-            &error,
-        )),
+        Err(error) => Err(DrainError::write(&name, "created", &error)),
     }
 }
 

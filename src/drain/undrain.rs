@@ -102,6 +102,12 @@ pub(crate) async fn undrain(
         }
     }
     leave_out(&mut given, kept(&maintenances, &endings, &all_nodes), &mut line);
+    for node in untouched(&given, &endings, &all_nodes) {
+        given.remove(&node);
+        line(&format!(
+            "node/{node} is in no maintenance of headgate: nothing was changed"
+        ));
+    }
     if !request.wait {
         return Ok(());
     }
@@ -272,6 +278,18 @@ fn kept<'a>(
     })
 }
 
+/// The given nodes that nothing of headgate keeps, and that no ending is about.
+fn untouched(given: &BTreeSet<String>, endings: &[Ending<'_>], all_nodes: &[NodeObject]) -> Vec<String> {
+    let is_ended = |node: &NodeObject| {
+        let mut selectors = endings.iter().map(|ending| &ending.object.spec.node_selector);
+        selectors.any(|selector| selects(selector, &node.name_any(), node.labels()))
+    };
+    let untouched = all_nodes.iter().filter(|node| {
+        given.contains(&node.name_any()) && !node.annotations().contains_key(CORDON_ANNOTATION) && !is_ended(node)
+    });
+    untouched.map(kube::ResourceExt::name_any).collect()
+}
+
 fn is_ended(endings: &[Ending<'_>], object: &NodeMaintenance) -> bool {
     endings.iter().any(|ending| ending.object.uid() == object.uid())
 }
@@ -356,10 +374,7 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
             resource_version: None,
         });
         return match bounded(api.delete(&name, &params)).await {
-            Err(error) if error.code() != 404 => {
-                let what = format!("NodeMaintenance {name} was not deleted");
-                Err(DrainError::request(what, &error))
-            }
+            Err(error) if error.code() != 404 => Err(DrainError::write(&name, "deleted", &error)),
             Ok(_) | Err(_) => Ok("deleted"),
         };
     };
@@ -369,15 +384,14 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
         {"op": "test", "path": "/spec/nodeSelector", "value": object.spec.node_selector},
         {"op": "replace", "path": "/spec/nodeSelector", "value": rest},
     ]);
-    let what = || format!("NodeMaintenance {name} was not changed");
     let patch = serde_json::from_value(patch).map_err(|error| DrainError::Request {
-        what: what(),
+        what: format!("NodeMaintenance {name} was not changed"),
         error: error.to_string(),
     })?;
     let patched = bounded(api.patch(&name, &PatchParams::default(), &Patch::Json::<()>(patch))).await;
     match patched {
         Ok(_) => Ok("keeps its other nodes"),
-        Err(error) => Err(DrainError::request(what(), &error)),
+        Err(error) => Err(DrainError::write(&name, "changed", &error)),
     }
 }
 

@@ -67,6 +67,7 @@ impl StatusReport {
 
 #[cfg(test)]
 mod tests {
+    use headgate_core::node::Unproved;
     use jiff::Timestamp;
 
     use super::super::report::{LeaderWork, UnreadableRow};

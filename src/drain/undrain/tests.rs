@@ -152,6 +152,17 @@ fn the_leaders_maintenance_of_a_node_that_is_taken_is_left_alone() {
             .collect::<Vec<_>>(),
         ["m"]
     );
+    let mut marked = node("c", "x");
+    marked
+        .annotations_mut()
+        .insert(CORDON_ANNOTATION.to_owned(), "false".to_owned());
+    let three = [all[0].clone(), all[1].clone(), marked];
+    let given = ["a", "b", "c", "gone"].map(str::to_owned).into();
+    assert_eq!(
+        untouched(&given, &endings, &three),
+        ["a"],
+        "b is ended, c is being given back"
+    );
     let kept: Vec<_> = kept(&both, &endings, &all).collect();
     let why = "it is about to be taken (nodemaintenance/automatic-a)";
     assert_eq!(kept, [("a".to_owned(), why.to_owned())]);
