@@ -3,7 +3,7 @@
 //! Each pool entry is converted as soon as it is read, so the memory for a list is that of the converted entries. A JSON value
 //! of an unexpected type is an empty object or array, as in the whole documents. Documents that are written are read whole.
 
-use serde::de::{DeserializeSeed as _, Error as _, MapAccess, SeqAccess};
+use serde::de::{DeserializeSeed as _, Error as _, IgnoredAny, MapAccess, SeqAccess};
 use serde_json::{Deserializer, Value, json};
 
 use super::address::AddressReader;
@@ -70,6 +70,8 @@ pub struct PoolSummary<E> {
     pub provisioning_state: ProvisioningState,
     /// The converted pool entries, in the document's order.
     pub addresses: Vec<E>,
+    /// Whether the document shows IP configurations of the pool, and not the pool entries that they are.
+    pub are_addresses_missing: bool,
     /// Whether the etag is not that of the load balancer.
     has_own_etag: bool,
 }
@@ -360,6 +362,7 @@ impl<'a, E> PoolReader<'a, E> {
                 max_addresses,
                 provisioning_state: ProvisioningState::Settled,
                 has_addresses: false,
+                has_configurations: HasItems(false),
                 addresses: Vec::new(),
                 address: AddressReader::default(),
             },
@@ -373,6 +376,7 @@ impl<'a, E> PoolReader<'a, E> {
             has_own_etag: self.etag.is_some(),
             etag: self.etag.or_else(|| etag.cloned()),
             provisioning_state: self.properties.provisioning_state,
+            are_addresses_missing: self.properties.has_configurations.0 && !self.properties.has_addresses,
             addresses: self.properties.addresses,
         })
     }
@@ -396,6 +400,7 @@ struct PoolPropertiesReader<'a, E> {
     provisioning_state: ProvisioningState,
     /// Whether the pool entries are there, even if there are none.
     has_addresses: bool,
+    has_configurations: HasItems,
     addresses: Vec<E>,
     address: AddressReader,
 }
@@ -409,6 +414,7 @@ impl<E> Fields for PoolPropertiesReader<'_, E> {
             "loadBalancerBackendAddresses" => {
                 self.has_addresses = map.next_value_seed(Lenient(Array(self)))? == Shape::Read;
             }
+            "backendIPConfigurations" => drop(map.next_value_seed(Lenient(Array(&mut self.has_configurations)))?),
             _ => skip_value(map)?,
         }
         Ok(())
@@ -426,6 +432,17 @@ impl<E> Items for PoolPropertiesReader<'_, E> {
         }
         self.addresses.push((self.convert)(self.address.address(shape)));
         Ok(true)
+    }
+}
+
+/// Whether an array has items.
+struct HasItems(bool);
+
+impl Items for HasItems {
+    fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
+        let is_item = seq.next_element::<IgnoredAny>()?.is_some();
+        self.0 |= is_item;
+        Ok(is_item)
     }
 }
 

@@ -45,7 +45,7 @@ pub struct PoolView {
     pub entries: Vec<PoolEntry>,
     /// The interfaces of the entries whose machine only ARM has.
     pub interfaces: Vec<NetworkInterfaceId>,
-    /// Whether an entry that is not `Down` names no Node in a known form.
+    /// Whether an entry that is not `Down` names no Node in a known form, or the entries are not shown.
     pub has_unmatched_entry: bool,
     /// The load-balancing rules that use the pool.
     pub rules: Vec<Rule>,
@@ -127,7 +127,9 @@ impl LoadBalancerView {
             .any(|state| state == ProvisioningState::Busy);
         let pools = load_balancer.pools.into_iter().map(|pool: PoolSummary<PoolEntry>| {
             let rules = rules.remove(&pool.id).unwrap_or_default();
-            Arc::new(PoolView::new(pool.id, pool.addresses, rules))
+            let mut view = PoolView::new(pool.id, pool.addresses, rules);
+            view.has_unmatched_entry |= pool.are_addresses_missing;
+            Arc::new(view)
         });
         Self {
             is_busy,
@@ -138,7 +140,7 @@ impl LoadBalancerView {
         }
     }
 
-    /// Whether an entry of a used pool may be any Node's: it names none in a known form.
+    /// Whether an entry of a used pool may be any Node's: it names none in a known form, or is not shown.
     pub fn has_unmatched_entry(&self) -> bool {
         self.pools.iter().any(|pool| pool.is_used() && pool.has_unmatched_entry)
     }
@@ -323,6 +325,30 @@ mod tests {
         assert!(!with("Succeeded", "Failed"));
         assert!(with("Updating", "Succeeded"));
         assert!(with("Succeeded", "Deleting"));
+    }
+
+    #[test]
+    fn pool_that_shows_members_and_no_entries_may_have_one_of_any_node() {
+        let rule =
+            json!({"name": "r", "properties": {"backendAddressPool": {"id": format!("{ID}/backendAddressPools/a")}}});
+        let (none, one) = (json!([]), json!([{"id": "/configuration"}]));
+        let down = json!([{"properties": {"adminState": "Down"}}]);
+        for (properties, expected) in [
+            (json!({}), false),
+            (json!({"backendIPConfigurations": none}), false),
+            (json!({"backendIPConfigurations": one}), true),
+            (
+                json!({"backendIPConfigurations": one, "loadBalancerBackendAddresses": none}),
+                false,
+            ),
+            (json!({"loadBalancerBackendAddresses": [{"properties": {}}]}), true),
+            (json!({"loadBalancerBackendAddresses": down}), false),
+        ] {
+            let pools = json!([{"name": "a", "properties": properties}]);
+            let view = |rules: &[&Value]| view(&json!({"backendAddressPools": pools, "loadBalancingRules": rules}));
+            assert_eq!(view(&[&rule]).has_unmatched_entry(), expected, "{properties}");
+            assert!(!view(&[]).has_unmatched_entry());
+        }
     }
 
     #[test]

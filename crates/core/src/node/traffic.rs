@@ -60,7 +60,7 @@ pub enum Unproved {
     NoLoadBalancer,
     /// The Node lacks that by which its entries are found, or an entry has it in no known form.
     #[error(
-        "the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found, or an entry names no node in a known form"
+        "the Node lacks an InternalIP or a providerID of Azure, by which entries of its pools are found, or a pool does not say whose its entries are"
     )]
     NotIdentified,
     /// A pool entry with this address may be another Node's.

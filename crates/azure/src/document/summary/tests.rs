@@ -54,6 +54,11 @@ fn expected(document: &Value) -> Option<LoadBalancerSummary<Entry>> {
     let pools = pools.into_iter().map(|pool| PoolSummary {
         provisioning_state: pool.provisioning_state(),
         addresses: pool.addresses().map(entry).collect(),
+        are_addresses_missing: {
+            let list = |name: &str| pool.document.pointer(&format!("/properties/{name}"))?.as_array();
+            let configurations = list("backendIPConfigurations").is_some_and(|list| !list.is_empty());
+            configurations && list("loadBalancerBackendAddresses").is_none()
+        },
         has_own_etag: etag_of(&pool.document).is_some(),
         etag: pool.etag,
         id: pool.id,
