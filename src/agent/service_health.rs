@@ -142,6 +142,9 @@ impl Channels {
                 let server = NodePortServer {
                     routes,
                     sockets: SystemSockets,
+                    own_ports: [settings.healthz_bind_address, settings.metrics_bind_address]
+                        .map(|address| address.port())
+                        .into(),
                     state: self.ports,
                 };
                 HealthThreadExtras {

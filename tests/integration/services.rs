@@ -171,6 +171,7 @@ impl Server {
         let node_ports = NodePortServer {
             routes,
             sockets: sockets.clone(),
+            own_ports: vec![10456, 10457],
             state,
         };
         let stop = CancellationToken::new();

@@ -128,7 +128,7 @@ async fn the_first_ports_open_when_the_node_is_known_or_after_5_s() {
 
 /// Not tested upstream.
 #[tokio::test(start_paused = true)]
-async fn two_services_on_one_port() {
+async fn no_port_has_two_listeners() {
     let mut server = Server::synced().await;
     server.sync_endpoints(&[("z/first", 1), ("a/second", 2)]).await;
     server.sync_services(&[("z/first", 9376)]).await;
@@ -138,6 +138,12 @@ async fn two_services_on_one_port() {
     assert_eq!(error, "0.0.0.0:9376 is open for Service z/first");
     server.sync_services(&[("a/second", 9376)]).await;
     server.expect("a/second", "0.0.0.0:9376", 2, true).await;
+    for port in [10456, 10457] {
+        server.sync_services(&[("a/second", port)]).await;
+        assert_eq!(server.sockets.open(), [""; 0]);
+        let error = server.ports.borrow().failed.values().next().unwrap().error.clone();
+        assert_eq!(error, format!("0.0.0.0:{port} is headgate's own port"));
+    }
 }
 
 #[tokio::test(start_paused = true)]

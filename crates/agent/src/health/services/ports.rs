@@ -1,8 +1,9 @@
 //! The Services' health check node ports: opened and closed as the table requires, each IP family separately.
 //!
 //! The first ports open when the answers are known, or 5 s after the first table. A port that cannot be opened is retried every 5 s and at
-//! each change of the table. Two Services never share a port; the first one keeps it. After a port is closed, connections that are still
-//! open get 503. When the process stops, all ports are handed over to the next process as the health port is.
+//! each change of the table. Two Services never share a port; the first one keeps it. Nor does one share the port of another listener of the
+//! process. After a port is closed, connections that are still open get 503. When the process stops, all ports are handed over to the next
+//! process as the health port is.
 
 use headgate_core::publish_if_changed;
 use headgate_core::service::{IpFamily, NamespacedName};
@@ -75,6 +76,8 @@ pub struct NodePortServer<S> {
     pub routes: ServiceRoutes,
     /// The machine's sockets, or a test's.
     pub sockets: S,
+    /// The ports of the process's other listeners.
+    pub own_ports: Vec<u16>,
     /// Receives each change of the ports.
     pub state: watch::Sender<PortStates>,
 }
@@ -226,6 +229,9 @@ impl<S: Sockets> NodePortServer<S> {
             // The system call would succeed, since sockets of one process may share a port.
             return Err(format!("{address} is open for Service {service}"));
         }
+        if self.own_ports.contains(&address.port()) {
+            return Err(format!("{address} is headgate's own port"));
+        }
         let bound = self.sockets.bind(address);
         bound.map_err(|error| format!("{address} cannot be bound: {error}"))
     }
@@ -304,6 +310,7 @@ mod tests {
                 clock,
             },
             sockets: NoSockets,
+            own_ports: Vec::new(),
             state,
         };
         let (subscriber, _blocked) = blocked_logs();
