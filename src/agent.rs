@@ -39,7 +39,7 @@ use futures::FutureExt as _;
 use headgate_agent::connections::{ConnectionsView, cut_note};
 use headgate_agent::own_node::RememberedState;
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeReport;
+use headgate_core::node::{NodeReader, NodeReport};
 use headgate_http::server::{self, BindState, Binder, ServeError};
 use headgate_kubernetes::{CONTROLLER, Canary, EventSink};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -265,10 +265,14 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         };
         LeaderElection::start(&mut tasks, context, policies.clone(), inputs.node.clone())
     });
+    let reader = NodeReader {
+        health_rules: settings.signals.admin_state(),
+        ..NodeReader::own(settings.signals.health())
+    };
     let node_watch = headgate_agent::own_node::watch_own_node(
         client.clone(),
         node_name.clone(),
-        settings.signals.health(),
+        reader,
         channels.reports.clone(),
         metrics.node.clone(),
         node_reporter,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use headgate_agent::spot::{EventsSnapshot, Timing};
 use headgate_core::clock::Clock;
-use headgate_core::node::{AzureNotice, NodeReport, SignalRules};
+use headgate_core::node::{AzureNotice, NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{control_plane, eventually, met, set_taints};
 use kube::Client;
@@ -43,7 +43,7 @@ impl SpotTasks {
         tasks.spawn(headgate_agent::own_node::watch_own_node(
             client.clone(),
             name.to_owned(),
-            SignalRules::default(),
+            NodeReader::own(SignalRules::default()),
             reports,
             node_metrics,
             reporter,

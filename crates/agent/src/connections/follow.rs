@@ -241,10 +241,12 @@ impl ConnectionsTask {
     }
 }
 
-/// Whether the node is known to have a signal. The leader's signals may be others than this agent's, and last longer.
+/// Whether the node is known to have a signal, for health answers or admin states. The leader's may be others than this agent's, and last
+/// longer.
 fn is_signalled(report: &NodeReport, has_notice: bool) -> bool {
     let node = report.node.as_ref().filter(|_| report.source == Source::Watch);
-    node.is_some_and(|node| !report.signals().is_empty() || has_notice || node.is_marked_out())
+    let has_signal = !report.signals().is_empty() || has_notice;
+    node.is_some_and(|node| has_signal || !node.health_signals.is_empty() || node.is_marked_out())
 }
 
 /// Ends the condition that an agent with the feature on has left on the Node `name`, so that nothing waits for it. During a roll that changes
@@ -304,6 +306,7 @@ mod tests {
         for (taint, marker, has_notice, expected) in [
             ("other", "False", false, false),
             ("drain", "False", false, true),
+            ("admin", "False", false, true),
             ("other", "False", true, true),
             ("other", "True", false, true),
         ] {
@@ -313,7 +316,11 @@ mod tests {
             let rules = SignalRules::new(["drain"], &[]);
             let initial = NodeReport::initial(None, &rules, now);
             assert!(!is_signalled(&initial, has_notice), "nothing is known of the Node");
-            let node = NodeReader::own(rules).read(serde_json::from_value(node).unwrap());
+            let reader = NodeReader {
+                health_rules: SignalRules::new(["admin"], &[]),
+                ..NodeReader::own(rules)
+            };
+            let node = reader.read(serde_json::from_value(node).unwrap());
             let report = initial.with_node(node, now);
             assert_eq!(
                 is_signalled(&report, has_notice),

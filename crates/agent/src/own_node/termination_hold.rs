@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use headgate_core::node::KARPENTER_TAINT;
 use headgate_core::node::SignalRules;
-use headgate_core::node::{NodeObjectState, NodeReport, Source};
+use headgate_core::node::{NodeObjectState, NodeReader, NodeReport, Source};
 
 use super::metrics::Metrics;
 use super::watch::watch_own_node;
@@ -66,7 +66,8 @@ pub async fn hold_termination(client: Client, name: &str, timeout: Duration, clo
     let observed = reports.subscribe();
     let metrics = Metrics::register(MetricTable::unregistered());
     let reporter = metrics.watch_reporter(name, &clock);
-    let follow = watch_own_node(client, name.to_owned(), rules, reports, metrics, reporter, clock);
+    let reader = NodeReader::own(rules);
+    let follow = watch_own_node(client, name.to_owned(), reader, reports, metrics, reporter, clock);
     let wait = wait_for_release(observed, timeout);
     tokio::pin!(wait);
     tokio::select! {
@@ -101,8 +102,6 @@ async fn wait_for_release(mut reports: watch::Receiver<NodeReport>, timeout: Dur
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-
-    use headgate_core::node::NodeReader;
 
     use super::*;
 

@@ -14,16 +14,15 @@ use tokio::time::{Instant, sleep_until};
 use headgate_core::node::NodeObject;
 use headgate_core::node::NodeReader;
 use headgate_core::node::NodeReport;
-use headgate_core::node::SignalRules;
 use headgate_core::publish_if_changed;
 
 use super::metrics::Metrics;
 
-/// Watches the Node `name` and publishes its reports until the task is aborted. `rules` say what is a signal.
+/// Watches the Node `name` and publishes its reports until the task is aborted.
 pub async fn watch_own_node(
     client: Client,
     name: String,
-    rules: SignalRules,
+    reader: NodeReader,
     reports: watch::Sender<NodeReport>,
     metrics: Metrics,
     reporter: WatchReporter,
@@ -32,7 +31,6 @@ pub async fn watch_own_node(
     let selector = Config::default().fields(&format!("metadata.name={name}"));
     let mut failure = reporter.failure();
     let mut events = watch_events::<NodeObject>(&client, Api::all, selector, reporter);
-    let reader = NodeReader::own(rules);
     let mut listed = None;
     loop {
         let deadline = reports.borrow().next_deadline();
@@ -103,6 +101,7 @@ mod tests {
 
     use headgate_core::node::HOLD_ANNOTATION;
     use headgate_core::node::NodeHold;
+    use headgate_core::node::SignalRules;
 
     use super::*;
 
@@ -113,8 +112,8 @@ mod tests {
         let received = reports.subscribe();
         let metrics = Metrics::register(&mut Registry::default());
         let reporter = metrics.watch_reporter("n", &clock);
-        let rules = SignalRules::new(["drain"], &[]);
-        let watch = watch_own_node(client, "n".to_owned(), rules, reports, metrics, reporter, clock);
+        let reader = NodeReader::own(SignalRules::new(["drain"], &[]));
+        let watch = watch_own_node(client, "n".to_owned(), reader, reports, metrics, reporter, clock);
         (watch, received)
     }
 

@@ -11,7 +11,7 @@ use headgate_agent::health::services::{KeptServicesView, ServiceDrains};
 use headgate_agent::health::{Metrics, ProbesMarker, ProxyStatus, ServiceAnswers, VerdictInputs, router};
 use headgate_agent::own_node::watch_own_node;
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeReport, Signal, SignalSettings};
+use headgate_core::node::{NodeReader, NodeReport, Signal, SignalSettings};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use hyper::{Request, StatusCode};
@@ -178,7 +178,7 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
     tasks.spawn(watch_own_node(
         client,
         name,
-        rules,
+        NodeReader::own(rules),
         reports,
         node_metrics,
         reporter,

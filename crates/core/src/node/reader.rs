@@ -141,8 +141,8 @@ pub struct Node {
     /// The signals of the reader's rules, each with how long it must last before it counts.
     #[serde(skip)]
     pub signals: BTreeMap<Signal, Duration>,
-    /// The signals of the rules by which agents answer 503, if the reader asks for both. Those that must last before they count are
-    /// among them from the start: agents count by their own clocks.
+    /// The signals of the reader's other rules ([`NodeReader::health_rules`]). Those that must last before they count are among them from
+    /// the start: agents count by their own clocks.
     #[serde(skip)]
     pub health_signals: BTreeSet<Signal>,
 }
@@ -165,7 +165,7 @@ pub struct Condition {
 pub struct NodeReader {
     /// What is a signal.
     pub rules: SignalRules,
-    /// What is a signal for the agents' health answers, for a reader of all Nodes.
+    /// What is a signal for the agents' health answers, for a reader of all Nodes; for an agent's own Node, what is one for admin states.
     pub health_rules: SignalRules,
     /// How much is kept.
     pub detail: NodeDetail,

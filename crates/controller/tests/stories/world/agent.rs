@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headgate_agent::own_node::{DeletionDelayMetrics, DeletionDelayTask, Metrics, delay_deletion, watch_own_node};
 use headgate_core::clock::Clock;
-use headgate_core::node::{MARKER_TTL, NodeReport, SignalRules};
+use headgate_core::node::{MARKER_TTL, NodeReader, NodeReport, SignalRules};
 use headgate_kubernetes::{NodeField, NodeIntents, NodeWriteMetrics, NodeWriter, expire_marker};
 use headgate_test_kubernetes::event_sink;
 use kube::Client;
@@ -38,7 +38,7 @@ pub(crate) fn run_agent(
         metrics: DeletionDelayMetrics::register(&mut registry, reports.subscribe()),
         clock: clock.clone(),
     });
-    let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
+    let follow = watch_own_node(client, name, NodeReader::own(rules), reports, metrics, reporter, clock);
     async move {
         tokio::join!(follow, expire, delay, writer.run(intents));
     }
