@@ -93,7 +93,7 @@ pub async fn poll_imds(
             Ok(_) => {}
             Err(failure) => metrics.count_error(failure.reason),
         }
-        let provider_id = reports.borrow().node.as_ref().map(|node| node.provider_id.clone());
+        let provider_id = provider_id(&reports.borrow());
         let vm = provider_id.as_deref().and_then(VmName::from_provider_id);
         if let (Some(provider_id), None, false) = (&provider_id, &vm, foreign_id_logged) {
             foreign_id_logged = true;
@@ -109,6 +109,12 @@ pub async fn poll_imds(
             snapshots.send_replace(after);
         }
     }
+}
+
+/// The `providerID` of the Node; `None` for one that has none yet.
+fn provider_id(report: &NodeReport) -> Option<String> {
+    let node = report.node.as_ref().filter(|node| !node.provider_id.is_empty())?;
+    Some(node.provider_id.clone())
 }
 
 /// The snapshot after one poll. Pure.
@@ -424,6 +430,9 @@ mod tests {
             now,
         );
         assert!(snapshot.signals().is_empty() && snapshot.vm.is_none());
+        // A Node has no providerID until the cloud provider has initialized it.
+        let joined = NodeReport::initial(None, &SignalRules::default(), now).with_node(Node::default(), now);
+        assert_eq!(provider_id(&joined), None);
         let known = polled(&snapshot, Ok(document(1, OURS)), now);
         assert_eq!(known.signals().len(), 1);
         let unknown = next_snapshot(&known, Ok(document(2, "")), None, &preempts(), GRACE, now);
