@@ -197,7 +197,7 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSe
                 ?status,
                 not_before,
                 description,
-                "Azure announced the end of this VM; /healthz answers 503"
+                "scheduled event of this VM announced"
             );
         } else {
             tracing::info!(
@@ -206,7 +206,7 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSe
                 ?status,
                 not_before,
                 description,
-                "scheduled event announced, no action taken"
+                "scheduled event of this VM announced, no action taken"
             );
         }
     }
