@@ -27,8 +27,10 @@ use super::view::LoadBalancerView;
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
 /// So many unknown interfaces of one resource group are listed. A list is a page for some hundred interfaces, of other clusters, too.
 const MIN_LISTED: usize = 20;
-/// For one lookup or list, its turn and its retries included.
+/// For one lookup, its turn and its retries included.
 const LOOKUP_TIMEOUT: Duration = Duration::from_mins(2);
+/// For a list: no interface in it is read by itself meanwhile.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
 
@@ -86,6 +88,8 @@ pub(super) struct InterfaceLookups {
     /// Of all lookups, for a report; otherwise each one has its own.
     deadline: Option<Instant>,
     running: FuturesUnordered<BoxFuture<'static, Found>>,
+    /// The resource groups that were listed, each once: what a list does not say, or if it fails, is read one by one.
+    listed_groups: HashSet<ResourceGroupId>,
     /// The interfaces that `running` is about.
     running_ids: HashSet<NetworkInterfaceId>,
     /// Of these, those that were due again meanwhile: an answer that there is no machine may be too old then.
@@ -102,6 +106,7 @@ impl InterfaceLookups {
             waiting: VecDeque::new(),
             deadline,
             running: FuturesUnordered::new(),
+            listed_groups: HashSet::new(),
             running_ids: HashSet::new(),
             due_again: HashSet::new(),
             results: Vec::new(),
@@ -123,7 +128,7 @@ impl InterfaceLookups {
         }
         // A plan waits for the first answer about each.
         for (group, ids) in unanswered {
-            if ids.len() >= MIN_LISTED {
+            if ids.len() >= MIN_LISTED && self.listed_groups.insert(group.clone()) {
                 self.send_list(group, ids);
                 continue;
             }
@@ -135,7 +140,7 @@ impl InterfaceLookups {
     }
 
     fn send_list(&mut self, group: ResourceGroupId, ids: Vec<NetworkInterfaceId>) {
-        let (arm, deadline) = (self.arm.clone(), self.next_deadline());
+        let (arm, deadline) = (self.arm.clone(), self.next_deadline(LIST_TIMEOUT));
         self.run(ids.clone(), async move {
             let requested_at = Instant::now();
             let listed = arm.list_interface_virtual_machines(&group, deadline).await;
@@ -155,7 +160,7 @@ impl InterfaceLookups {
         while self.running.len() < MAX_CONCURRENT_LOOKUPS
             && let Some(id) = self.waiting.pop_front()
         {
-            let (arm, deadline) = (self.arm.clone(), self.next_deadline());
+            let (arm, deadline) = (self.arm.clone(), self.next_deadline(LOOKUP_TIMEOUT));
             self.run(vec![id.clone()], async move {
                 let requested_at = Instant::now();
                 let result = arm.get_interface_virtual_machine(&id, deadline).await;
@@ -164,8 +169,8 @@ impl InterfaceLookups {
         }
     }
 
-    fn next_deadline(&self) -> Instant {
-        self.deadline.unwrap_or_else(|| Instant::now() + LOOKUP_TIMEOUT)
+    fn next_deadline(&self, timeout: Duration) -> Instant {
+        self.deadline.unwrap_or_else(|| Instant::now() + timeout)
     }
 
     /// Runs a request about these interfaces.

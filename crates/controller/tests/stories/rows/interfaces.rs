@@ -252,12 +252,14 @@ async fn interface_lookups_leave_reads_for_a_down() {
     };
     let unavailable = json!({"answer": {"status": 503, "body": {}}});
     let forbidden = json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed"}}}});
+    let stalled = json!({"stall": "10m"});
     // ARM's own limits are 250 reads and 25 a second, and the emulator's pages have 100 items.
     for (interfaces, rate_limits, fault, sent) in [
         (350, None, None, Some((4, 0))),
         (40, Some(of_settings), None, Some((1, 0))),
         // Without the list each is read by itself.
         (150, None, Some(("networkInterfaces$", &forbidden)), Some((1, 150))),
+        (150, None, Some(("networkInterfaces$", &stalled)), Some((1, 150))),
         // None is read, and each attempt counts.
         (40, Some(of_settings), Some(("networkInterfaces", &unavailable)), None),
     ] {
