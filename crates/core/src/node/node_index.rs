@@ -200,6 +200,9 @@ mod tests {
         assert_eq!(cluster.len(), 3);
         let address = || Claimed::Address("10.0.0.2".parse().unwrap());
         let machine = || Claimed::Machine("/vm/shared".into());
+        let third = cluster.by_name("third").unwrap();
+        assert_eq!(third.claims().collect::<Vec<_>>(), [address(), machine()]);
+        assert!(Node::default().claims().next().is_none());
         let claims = cluster
             .contested()
             .map(|(claimed, nodes)| (claimed.clone(), nodes.len()));
