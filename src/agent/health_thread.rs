@@ -145,7 +145,7 @@ impl HealthServer {
             kube_proxy,
             heartbeat,
         } = self;
-        let node_ports = extras.node_ports.map(|serve| serve(stop.clone()));
+        let node_ports = extras.node_ports.map(|serve| serve(stop.clone(), metrics.clone()));
         let router = match extras.routes.clone() {
             Some(routes) => router.merge(routes.path_router()),
             None => router,

@@ -15,7 +15,7 @@ use headgate_agent::health::services::{
 };
 use headgate_core::clock::Moment;
 use headgate_core::telemetry::MetricTable;
-use headgate_http::server::ServeError;
+use headgate_http::server::{self, ServeError};
 use headgate_kubernetes::{EventSink, WatchFailure};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ pub(super) struct Channels {
 
 /// A server that runs on the health thread until the token is cancelled.
 pub(super) type StoppableServer =
-    Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, Result<(), ServeError>> + Send>;
+    Box<dyn FnOnce(CancellationToken, server::Metrics) -> BoxFuture<'static, Result<(), ServeError>> + Send>;
 
 /// What the health thread serves beside `/healthz` and `/livez`.
 #[derive(Default)]
@@ -149,7 +149,7 @@ impl Channels {
                 };
                 HealthThreadExtras {
                     routes: None,
-                    node_ports: Some(Box::new(move |stop| server.run(stop).boxed())),
+                    node_ports: Some(Box::new(move |stop, listeners| server.run(stop, listeners).boxed())),
                 }
             }
         };

@@ -157,6 +157,7 @@ impl Server {
         let ports = state.subscribe();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry, tables.subscribe(), ports.clone(), None);
+        let listeners = headgate_http::server::Metrics::register(&mut registry);
         let routes = ServiceRoutes {
             tables: tables.subscribe(),
             drains: ServiceDrains {
@@ -182,7 +183,7 @@ impl Server {
             tables,
             proxy,
             ports,
-            serving: tokio::spawn(node_ports.run(stop.clone())),
+            serving: tokio::spawn(node_ports.run(stop.clone(), listeners)),
             stop,
             path,
             registry,

@@ -37,6 +37,8 @@ async fn all_service_ports_share_one_connection_limit() {
         open += usize::from(read.is_err());
     }
     assert!(open <= MAX_CONNECTIONS, "{open} of {} are open", half.len());
+    let evicted = server.counted("headgate_listener_closed_total{listener=\"service\",reason=\"evicted\"}");
+    assert_eq!(usize::try_from(evicted).unwrap(), half.len() - open);
     // A complete probe is answered on every port.
     for (key, port) in &keys {
         server.expect(key, &address(*port), 1, true).await;

@@ -84,6 +84,16 @@ impl Metrics {
         }
     }
 
+    /// The same for listeners that share a name: only the connections that headgate closed are counted in these metrics, because a gauge of
+    /// one listener has no meaning for many.
+    #[must_use]
+    pub fn of_many_listeners(&self) -> Self {
+        Self {
+            closed: self.closed.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Creates the series of a listener that is not bound yet.
     pub fn init_listener(&self, listener: &'static str) {
         drop(self.listener(listener));

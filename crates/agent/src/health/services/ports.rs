@@ -99,6 +99,7 @@ struct OpenPorts {
     ports: BTreeMap<PortKey, OpenPort>,
     tasks: JoinSet<Result<(), ServeError>>,
     connection_limit: ConnectionLimit,
+    metrics: server::Metrics,
 }
 
 /// The ports that should be open: each Service's port in each of its families, on all addresses of the family. Pure.
@@ -129,16 +130,18 @@ fn target_ports(table: &ServiceTable) -> BTreeMap<PortKey, TargetPort> {
 }
 
 impl<S: Sockets> NodePortServer<S> {
-    /// Opens, serves and closes ports until `stop` is cancelled, then hands all of them over.
+    /// Opens, serves and closes ports until `stop` is cancelled, then hands all of them over. `listeners` are the metrics of the process's
+    /// listeners.
     ///
     /// # Errors
     /// When serving a connection panicked.
-    pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
+    pub async fn run(self, stop: CancellationToken, listeners: server::Metrics) -> Result<(), ServeError> {
         let mut tables = self.routes.tables.clone();
         let mut open = OpenPorts {
             ports: BTreeMap::new(),
             tasks: JoinSet::new(),
             connection_limit: ConnectionLimit::new(MAX_CONNECTIONS_OF_ALL_PORTS),
+            metrics: listeners.of_many_listeners(),
         };
         let known = async {
             // The error of a sender that was dropped is for the loop.
@@ -190,8 +193,6 @@ impl<S: Sockets> NodePortServer<S> {
         for (key, port) in &open.ports {
             used.insert(port.address, Arc::clone(&key.service));
         }
-        // Shared by all ports and not registered: a gauge of one listener has no meaning for many.
-        let metrics = server::Metrics::default();
         let mut failed = BTreeMap::new();
         for (key, TargetPort { uid, address }) in targets {
             if open.ports.contains_key(&key) {
@@ -203,7 +204,7 @@ impl<S: Sockets> NodePortServer<S> {
                     let stop = CancellationToken::new();
                     let (service, family) = (Arc::clone(&key.service), key.family);
                     let router = self.routes.clone().port_router(service, family, address.port());
-                    let (limit, metrics, stopped) = (open.connection_limit.clone(), metrics.clone(), stop.clone());
+                    let (limit, metrics, stopped) = (open.connection_limit.clone(), open.metrics.clone(), stop.clone());
                     open.tasks.spawn(async move {
                         let serve = server::serve_with_limit;
                         serve(&limit, LISTENER_NAME, listener, router, PORT_LIMITS, &metrics, stopped).await
@@ -318,7 +319,10 @@ mod tests {
         let (stopped, (done, is_done)) = (stop.clone(), mpsc::channel());
         thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            tracing::subscriber::with_default(subscriber, || runtime.block_on(server.run(stopped))).unwrap();
+            tracing::subscriber::with_default(subscriber, || {
+                runtime.block_on(server.run(stopped, server::Metrics::default()))
+            })
+            .unwrap();
             done.send(())
         });
         thread::spawn(move || {
