@@ -121,7 +121,8 @@ pub(crate) enum UninstallError {
     /// The pods would go on with other settings.
     #[error(
         "the pods of {workload} mount no ConfigMap {settings}, but: {mounted}. Nothing was changed: give --settings the one that they run with, or \
-         --workload the pods that may lead"
+         --workload the pods that may lead. If this is the Job of helm uninstall, an upgrade has failed: `helm rollback` it first, or delete the \
+         release with --no-hooks and run `headgate restore`"
     )]
     OtherSettings {
         /// The pods that may lead.
@@ -160,7 +161,7 @@ pub(crate) enum UninstallError {
     Interrupted,
     /// It failed after the settings were written.
     #[error(
-        "{why}. adminState.mode is Disabled now, and maintenance.automatic is empty: pods that have started since set nothing Down and create no \
+        "{why}. adminState.mode {verb} Disabled now, and maintenance.automatic empty: pods that have started since set nothing Down and create no \
          maintenance, earlier ones still may. To go on with headgate instead, put the earlier settings back \
          (helm rollback RELEASE REVISION --force-conflicts, where REVISION is the last of its history) and run \
          `kubectl -n {namespace} rollout restart {workload}`"
@@ -168,6 +169,8 @@ pub(crate) enum UninstallError {
     LeftDisabled {
         /// Why it failed.
         why: String,
+        /// `is`, or `may be` where the write has had no answer.
+        verb: &'static str,
         /// The namespace of the workload.
         namespace: String,
         /// The pods that may lead.
@@ -186,7 +189,7 @@ pub(crate) async fn prepare_uninstall(
     mut progress: impl FnMut(&str),
 ) -> Result<(), UninstallError> {
     let deadline = Instant::now() + request.timeout;
-    let (mut left, mut is_disabled) = ("no answer of the API server has come".to_owned(), false);
+    let (mut left, mut disabled) = ("no answer of the API server has come".to_owned(), None);
     let work = async {
         let mut is_waiting = |now: Option<String>, progress: &mut dyn FnMut(&str)| match now {
             None => false,
@@ -198,7 +201,9 @@ pub(crate) async fn prepare_uninstall(
                 true
             }
         };
-        check_settings(request).await?;
+        while is_waiting(check_settings(request).await?, &mut progress) {
+            sleep(POLL_INTERVAL).await;
+        }
         loop {
             let unread = match read_ledger_of_verify(request.client.clone()).await {
                 Ok(ledger) => match left_by_verify(&ledger) {
@@ -213,8 +218,11 @@ pub(crate) async fn prepare_uninstall(
         while is_waiting(left_besides_automatic(&request.client).await, &mut progress) {
             sleep(POLL_INTERVAL).await;
         }
-        let version = set_mode_off(request).await?;
-        is_disabled = true;
+        let settings = settings_with_mode_off(request).await?;
+        // Without an answer the write may have been carried out.
+        disabled = Some("may be");
+        let version = write_settings(request, settings).await?;
+        disabled = Some("is");
         roll(request, &version).await?;
         progress(&format!(
             "adminState.mode is Disabled, and {} restarts",
@@ -234,35 +242,42 @@ pub(crate) async fn prepare_uninstall(
         }),
         () = interrupted => Err(UninstallError::Interrupted),
     };
-    match outcome {
-        Err(why) if is_disabled => Err(UninstallError::LeftDisabled {
+    match (outcome, disabled) {
+        (Err(why), Some(verb)) => Err(UninstallError::LeftDisabled {
             why: format!("{:#}", anyhow::Error::from(why)),
+            verb,
             namespace: request.namespace.clone(),
             workload: request.workload.clone(),
         }),
-        outcome => outcome,
+        (outcome, _) => outcome,
     }
 }
 
-/// Refuses settings that the pods do not mount: they would keep theirs, and the node that they set `Down` last would stay so.
-async fn check_settings(request: &UninstallRequest) -> Result<(), UninstallError> {
+/// Refuses settings that the pods do not mount: they would keep theirs, and the node that they set `Down` last would stay so. Returns why it is not
+/// known yet.
+async fn check_settings(request: &UninstallRequest) -> Result<Option<String>, UninstallError> {
     let object = workloads(request).get(&request.workload.name).await;
-    let object = object.and_then(Decoded::into_object);
-    let object = object.map_err(|source| UninstallError::Request {
-        what: format!("reading {} in {}", request.workload, request.namespace),
-        source,
-    })?;
+    let object = match object.and_then(Decoded::into_object) {
+        Ok(object) => object,
+        Err(source) if matches!(&source, kube::Error::Api(status) if status.code == 404) => {
+            let what = format!("reading {} in {}", request.workload, request.namespace);
+            return Err(UninstallError::Request { what, source });
+        }
+        Err(error) => return Ok(Some(format!("{} cannot be read: {error}", request.workload))),
+    };
     let volumes = object
         .data
         .pointer("/spec/template/spec/volumes")
         .and_then(Json::as_array);
-    let mounted = volumes
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume.pointer("/configMap/name")?.as_str());
+    let volumes = volumes.into_iter().flatten();
+    let sources = volumes.flat_map(|volume| {
+        let projected = volume.pointer("/projected/sources").and_then(Json::as_array);
+        projected.into_iter().flatten().chain([volume])
+    });
+    let mounted = sources.filter_map(|source| source.pointer("/configMap/name")?.as_str());
     let mounted: Vec<&str> = mounted.collect();
     if mounted.contains(&request.settings.as_str()) {
-        return Ok(());
+        return Ok(None);
     }
     Err(UninstallError::OtherSettings {
         workload: request.workload.clone(),
@@ -271,30 +286,36 @@ async fn check_settings(request: &UninstallRequest) -> Result<(), UninstallError
     })
 }
 
-/// Returns the version of the settings that have the mode.
-async fn set_mode_off(request: &UninstallRequest) -> Result<String, UninstallError> {
-    let maps: Api<Decoded<ConfigMap>> = Api::namespaced(request.client.clone(), &request.namespace);
-    let what = |verb: &str| format!("{verb} the ConfigMap {}/{}", request.namespace, request.settings);
-    let map = maps.get(&request.settings).await.and_then(Decoded::into_object);
-    let map = map.map_err(|source| UninstallError::Request {
-        what: what("reading"),
-        source,
-    })?;
+fn settings_of(request: &UninstallRequest) -> Api<Decoded<ConfigMap>> {
+    Api::namespaced(request.client.clone(), &request.namespace)
+}
+
+fn settings_failed(request: &UninstallRequest, verb: &str) -> impl FnOnce(kube::Error) -> UninstallError {
+    let what = format!("{verb} the ConfigMap {}/{}", request.namespace, request.settings);
+    |source| UninstallError::Request { what, source }
+}
+
+async fn settings_with_mode_off(request: &UninstallRequest) -> Result<String, UninstallError> {
+    let map = settings_of(request).get(&request.settings).await;
+    let map = map
+        .and_then(Decoded::into_object)
+        .map_err(settings_failed(request, "reading"))?;
     let text = map.data.as_ref().and_then(|data| data.get(SETTINGS_KEY));
-    let settings = settings_for_uninstall(text.map_or("", String::as_str));
-    let settings = settings.map_err(|why| UninstallError::Settings {
+    settings_for_uninstall(text.map_or("", String::as_str)).map_err(|why| UninstallError::Settings {
         name: format!("{}/{}", request.namespace, request.settings),
         why,
-    })?;
-    let patch = json!({"data": {SETTINGS_KEY: settings}});
-    let written = maps
-        .patch(&request.settings, &PatchParams::default(), &Patch::Merge(patch))
+    })
+}
+
+/// Returns the version of the settings that were written.
+async fn write_settings(request: &UninstallRequest, settings: String) -> Result<String, UninstallError> {
+    let patch = Patch::Merge(json!({"data": {SETTINGS_KEY: settings}}));
+    let written = settings_of(request)
+        .patch(&request.settings, &PatchParams::default(), &patch)
         .await;
-    let written = written.and_then(Decoded::into_object);
-    let written = written.map_err(|source| UninstallError::Request {
-        what: what("writing"),
-        source,
-    })?;
+    let written = written
+        .and_then(Decoded::into_object)
+        .map_err(settings_failed(request, "writing"))?;
     Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
@@ -613,7 +634,8 @@ mod tests {
     async fn deploy(client: &Client, settings: &str) {
         let object = json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "headgate-controller", "namespace": "kube-system"},
-            "spec": {"replicas": 1, "template": {"spec": {"volumes": [{"emptyDir": {}}, {"configMap": {"name": settings}}]}}}});
+            "spec": {"replicas": 1, "template": {"spec": {"volumes": [{"emptyDir": {}}, {"projected": {"sources": [
+                {"configMap": {"name": settings}}, {"secret": {"name": "azure"}}]}}, {"configMap": {"name": "other"}}]}}}});
         let object = Decoded::Object(serde_json::from_value(object).unwrap());
         let workloads = workloads(&request(client.clone()));
         workloads.create(&PostParams::default(), &object).await.unwrap();
@@ -631,7 +653,7 @@ mod tests {
         deploy(&client, "settings-2").await;
         let error = prepare_uninstall(&request(client), std::future::pending(), |_| ()).await;
         let error = error.unwrap_err().to_string();
-        let wanted = "the pods of deployment/headgate-controller mount no ConfigMap settings, but: settings-2. Nothing was changed";
+        let wanted = "the pods of deployment/headgate-controller mount no ConfigMap settings, but: settings-2, other. Nothing was changed";
         assert!(error.starts_with(wanted), "{error}");
         let settings = fake.peek::<ConfigMap>("kube-system", "settings").unwrap();
         assert_eq!(settings.data.unwrap()[SETTINGS_KEY], "");

@@ -146,7 +146,7 @@ def print_coverage(root, lcov, report):
             of_crate = counts[kind].get(crate, {})
             ran = sum(count > 0 for count in of_crate.values())
             percent = 100 * ran / max(len(of_crate), 1)
-            is_enough &= kind != "decisions" or percent >= WANTED_PERCENT
+            is_enough &= kind != "decisions" or not of_crate or percent >= WANTED_PERCENT
             row += f"{len(of_crate):{width}}{percent:6.1f} %"
         print(row)
     if not is_enough:

@@ -109,7 +109,9 @@ pub(super) fn check_configuration(world: &World) -> Vec<Finding> {
             "headgate's pods have one, and this command was given none: role, pools and probes of load balancers were not checked",
             "run it in a pod of headgate, or give --config and --azure-config-file",
         ),
-        None => Finding::ok("not configured: no admin states, health probes alone take nodes out"),
+        None => Finding::ok(
+            "this command was given none; without one there are no admin states, and health probes alone take nodes out",
+        ),
         Some(Err(error)) => Finding::failure(
             format!("azure.json cannot be used: {error}"),
             "correct it; give --azure-config-file or --azure-config-secret where the settings name a file of another machine",

@@ -78,7 +78,7 @@ pub(super) struct Arguments {
 /// What follows from whether something is pending.
 #[derive(Debug, Args)]
 struct SettledArguments {
-    /// Wait until nothing is pending for the shown nodes, as the leader observed them last, and the leader is alive; exit code 1 after --timeout
+    /// Wait until nothing is pending for the shown nodes, as the leader observed them last, and the leader is alive if one has led; exit code 1 after --timeout
     #[arg(long, conflicts_with = "watch")]
     wait: bool,
 
@@ -144,10 +144,7 @@ async fn wait_until_settled(
     let deadline = Instant::now() + arguments.settled.timeout;
     let mut report = read().await?;
     loop {
-        let mut unsettled = arguments.unsettled(&report);
-        if report.leader.is_none() && report.leader_error.is_none() {
-            unsettled.push("no leader has led: there is no Lease".to_owned());
-        }
+        let unsettled = arguments.unsettled(&report);
         if unsettled.is_empty() {
             return output::print_report(arguments.output, &report);
         }
@@ -161,7 +158,12 @@ async fn wait_until_settled(
         report = match read().await {
             Ok(report) => report,
             Err(_) if Instant::now() + WAIT_INTERVAL <= deadline => continue,
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                let timeout = arguments.settled.timeout;
+                return Err(Failure::runtime(
+                    failure.error.context(format!("not within {timeout:?}")),
+                ));
+            }
         };
     }
 }

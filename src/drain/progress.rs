@@ -73,7 +73,7 @@ impl Progress {
         };
         // Such as by `headgate undrain` for one of several nodes, whose pods stay.
         if object.spec.node_selector != self.node_selector {
-            let why = "its nodeSelector was changed".to_owned();
+            let why = "its nodeSelector was changed; it goes on for the nodes that it selects now".to_owned();
             return (Vec::new(), Some(Outcome::NotDrained(why)));
         }
         let mut lines = Vec::new();

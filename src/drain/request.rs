@@ -56,7 +56,9 @@ impl DrainError {
     /// A write of a `NodeMaintenance` has failed, which would have been `done`. Without an answer it may have been.
     pub(super) fn write(name: &str, done: &str, error: &RequestError) -> Self {
         let what = match error.code() {
-            0 => format!("it is not known whether NodeMaintenance {name} was {done}; the same command again finds out"),
+            0 | 500 | 504 => {
+                format!("it is not known whether NodeMaintenance {name} was {done}; the same command again finds out")
+            }
             _ => format!("NodeMaintenance {name} was not {done}"),
         };
         Self::request(what, error)
@@ -111,6 +113,10 @@ pub(crate) async fn create(
                 Some(difference) => Err(DrainError::Exists { name, difference }),
             }
         }
+        Err(error) if dry_run => Err(DrainError::request(
+            format!("NodeMaintenance {name} was not created"),
+            &error,
+        )),
         Err(error) => Err(DrainError::write(&name, "created", &error)),
     }
 }

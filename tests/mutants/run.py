@@ -32,8 +32,11 @@ MIN_SAMPLE = 50
 
 
 def git(*arguments):
-    """What git prints; nothing where this is no checkout."""
-    return subprocess.run(["git", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False).stdout.strip()
+    """What git prints; nothing where this is no checkout, or there is no git."""
+    try:
+        return subprocess.run(["git", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def mutants(*arguments, **options):

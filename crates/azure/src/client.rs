@@ -225,8 +225,9 @@ impl ArmClient {
         Ok(virtual_machine_of(&parse_json(&response)?))
     }
 
-    /// Lists the network interfaces of a resource group that have a virtual machine, with its resource id in lower case. Those of scale sets
-    /// with uniform orchestration are not in the list. Each page waits for its turn as a lookup does.
+    /// Lists the network interfaces of a resource group that have a virtual machine into `found`, with its resource id in lower case. Those of
+    /// scale sets with uniform orchestration are not in the list. Each page waits for its turn as a lookup does. After an error `found` has the
+    /// pages before it.
     ///
     /// # Errors
     /// When a page is not received before the deadline, is malformed, or is too large.
@@ -234,7 +235,8 @@ impl ArmClient {
         &self,
         group: &ResourceGroupId,
         deadline: Instant,
-    ) -> Result<Vec<(NetworkInterfaceId, String)>, ArmError> {
+        found: &mut Vec<(NetworkInterfaceId, String)>,
+    ) -> Result<(), ArmError> {
         let uri = self.uri(&format!(
             "{}/providers/Microsoft.Network/networkInterfaces",
             group.path()
@@ -244,7 +246,7 @@ impl ArmClient {
             ..CallOptions::get("list_network_interfaces", group, uri, deadline)
         };
         let parse = |body: BodyReader| read_interfaces_page(body);
-        self.list_pages(options, parse, |_| 1, MAX_ADDRESSES).await
+        self.list_pages(options, parse, |_| 1, MAX_ADDRESSES, found).await
     }
 
     async fn get(

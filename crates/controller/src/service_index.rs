@@ -41,7 +41,7 @@ struct Listed {
 #[derive(Clone, Debug, Default)]
 struct KnownService {
     is_load_balancer: bool,
-    has_ingress: bool,
+    has_frontend: bool,
     /// 0 without one.
     health_check_port: u16,
     /// What its rules' names begin with; only with a `healthCheckNodePort`.
@@ -138,7 +138,7 @@ impl ServiceIndex {
     /// Whether it is known that cloud-controller-manager has made a load balancer for no Service; `None` while the first lists are under way. One
     /// without a frontend in its status may wait for ever, and whoever may create Services would keep every node from being out.
     pub(crate) fn has_no_load_balancer_service(&self) -> Option<bool> {
-        let has_load_balancer = |service: &KnownService| service.is_load_balancer && service.has_ingress;
+        let has_load_balancer = |service: &KnownService| service.is_load_balancer && service.has_frontend;
         match self.unknown() {
             Some(Unknown::Listing) => None,
             unknown => Some(unknown.is_none() && !self.services.values().any(has_load_balancer)),
@@ -154,7 +154,7 @@ impl ServiceIndex {
             &service.uid,
         );
         if let Some(known) = self.services.get_mut(&service.name) {
-            known.has_ingress = service.has_ingress;
+            known.has_frontend = service.frontends > 0;
         }
         is_changed
     }

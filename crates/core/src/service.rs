@@ -324,8 +324,8 @@ pub struct Service {
     pub uid: String,
     /// Whether `spec.loadBalancerClass` names another controller than cloud-controller-manager.
     pub has_class: bool,
-    /// Whether its status has a frontend, so that a load balancer was made.
-    pub has_ingress: bool,
+    /// How many frontends its status has; none before a load balancer was made.
+    pub frontends: usize,
     /// Whether `spec.externalTrafficPolicy` is `Local`.
     pub is_local: bool,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -349,7 +349,7 @@ impl Service {
             name,
             uid: metadata.uid.unwrap_or_default(),
             has_class: spec.load_balancer_class.is_some_and(|class| !class.is_empty()),
-            has_ingress: !status.load_balancer.ingress.is_empty(),
+            frontends: status.load_balancer.ingress.len(),
             is_local,
             is_deleting: metadata.deletion_timestamp.is_some(),
             ip_families: families.filter_map(|text| IpFamily::parse(text)).collect(),
@@ -364,7 +364,7 @@ impl Service {
             name,
             uid: String::new(),
             has_class: false,
-            has_ingress: false,
+            frontends: 0,
             is_local: false,
             is_deleting: false,
             ip_families: Vec::new(),

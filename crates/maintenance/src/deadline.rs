@@ -29,12 +29,17 @@ pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeM
     of_maintenances.into_iter().chain(node.eviction_deadline()).min()
 }
 
-/// When a node is gone, as somebody has announced. By a guess alone no pod loses its grace period.
+/// When a node is gone, as somebody has announced, of what is not long over. By a guess alone no pod loses its grace period.
 pub(crate) fn announced_for_node<'a>(
     node: &Node,
     maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
+    now: Timestamp,
 ) -> Option<Timestamp> {
-    of_node(node, maintenances.into_iter().filter(|one| !is_deadline_guessed(one)))
+    let announcing = maintenances
+        .into_iter()
+        .filter(|one| drains(one, node) && !is_deadline_guessed(one));
+    let announced = announcing.filter_map(at).chain(node.eviction_deadline());
+    announced.filter(|at| now.duration_since(*at) <= MAX_OVERDUE).min()
 }
 
 /// Whether all pods of the node leave at once: half of the time of a maintenance has passed.
@@ -60,10 +65,11 @@ pub fn turns_end(created: Timestamp, grace_period: SignedDuration, deadline: Tim
     half(created, deadline).max(latest)
 }
 
-/// The grace period that a pod gets in the place of its own, in seconds, where less than that is left, and the deadline is not long over.
+/// The grace period that a pod gets in the place of its own, in seconds, where less than that is left.
 pub(crate) fn cut_grace_period(own: SignedDuration, deadline: Option<Timestamp>, now: Timestamp) -> Option<u32> {
-    let left = Some(deadline?.duration_since(now)).filter(|left| *left >= -MAX_OVERDUE)?;
-    let left = Duration::try_from(left).unwrap_or_default().max(SHORTEST_GRACE_PERIOD);
+    let left = Duration::try_from(deadline?.duration_since(now))
+        .unwrap_or_default()
+        .max(SHORTEST_GRACE_PERIOD);
     let is_shorter = SignedDuration::try_from(left).is_ok_and(|left| left < own);
     u32::try_from(left.as_secs()).ok().filter(|_| is_shorter)
 }
@@ -159,9 +165,12 @@ mod tests {
             let mut one = maintenance(Stage::Drain, 0, Some(60));
             one.metadata.labels = label.map(|label| [(AUTOMATIC_LABEL.to_owned(), label.to_owned())].into());
             assert_eq!(of_node(&node("one", None), [&one]), Some(at(60)), "{label:?}");
-            let announced = |notice| announced_for_node(&node("one", notice), [&one]);
-            assert_eq!(announced(None), expected.map(at), "{label:?}");
-            assert_eq!(announced(Some(30)), Some(at(30)), "{label:?}");
+            let announced = |notice, now| announced_for_node(&node("one", notice), [&one], at(now));
+            assert_eq!(announced(None, 360), expected.map(at), "{label:?}");
+            assert_eq!(announced(Some(30), 330), Some(at(30)), "{label:?}");
+            // What is long over hides nothing that was announced later.
+            assert_eq!(announced(None, 361), None, "{label:?}");
+            assert_eq!(announced(Some(390), 361), Some(at(390)), "{label:?}");
         }
     }
 
@@ -202,7 +211,6 @@ mod tests {
             (30, Some(12), Some(12)),
             (30, Some(0), Some(1)),
             (30, Some(-300), Some(1)),
-            (30, Some(-301), None),
             (1, Some(0), None),
             (0, Some(0), None),
             (30, None, None),
@@ -226,7 +234,7 @@ mod tests {
                 let (grace, left) = (i64::from(grace), (deadline - now).max(1));
                 prop_assert!(grace >= 1 && grace <= left && grace < own.as_secs());
             } else {
-                prop_assert!(own.as_secs() <= (deadline - now).max(1) || now - deadline > 300);
+                prop_assert!(own.as_secs() <= (deadline - now).max(1));
             }
             let ends = turns_end(at(created), own, at(deadline));
             prop_assert!(ends >= at(created.min(deadline)) && ends <= at(deadline.max(created)));

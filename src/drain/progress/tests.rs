@@ -147,7 +147,7 @@ fn ends() {
         .push(NodeSelectorTerm::default());
     assert_eq!(
         progress().update(Some(&fewer), at(1)).1,
-        not_drained("its nodeSelector was changed")
+        not_drained("its nodeSelector was changed; it goes on for the nodes that it selects now")
     );
     // A condition of an earlier generation says nothing about this one.
     let mut changed = object(&json!({}), &drained("DrainCompleted"));

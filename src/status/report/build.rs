@@ -14,6 +14,7 @@ use headgate_controller::pool::{
     ProbeTarget,
 };
 
+use headgate_core::lower_case;
 use headgate_core::node::{MarkerFact, Unproved};
 
 use super::{
@@ -310,7 +311,7 @@ impl ReportBuilder<'_> {
         plan: &Plan,
     ) -> Vec<String> {
         let id = &view.id;
-        let (pool_key, pool_ledger) = (id.to_string().to_ascii_lowercase(), self.ledger.pool(id));
+        let (pool_key, pool_ledger) = (lower_case(&id.to_string()), self.ledger.pool(id));
         let statuses: HashMap<&EntryKey, &EntryStatus> = plan
             .entries
             .iter()

@@ -91,7 +91,9 @@ impl ArmClient {
     ) -> Result<Vec<Value>, ArmError> {
         let options = CallOptions::get(name, id.group(), self.uri(&id.list_path(kind))?, deadline);
         let read = |body: BodyReader| read_values_page(body);
-        self.list_pages(options, read, |_| 1, MAX_RULES).await
+        let mut items = Vec::new();
+        self.list_pages(options, read, |_| 1, MAX_RULES, &mut items).await?;
+        Ok(items)
     }
 
     async fn list_pools<E, C>(
@@ -108,22 +110,27 @@ impl ArmClient {
         let read = move |body: BodyReader| read_pools_page(body, &load_balancer, &convert);
         let uri = self.uri(&id.list_path("backendAddressPools"))?;
         let options = CallOptions::get("list_backend_pools", id.group(), uri, deadline);
-        self.list_pages(options, read, ListedPool::weight, MAX_ADDRESSES).await
+        let mut items = Vec::new();
+        self.list_pages(options, read, ListedPool::weight, MAX_ADDRESSES, &mut items)
+            .await?;
+        Ok(items)
     }
 
-    /// Reads a list to its last page, from the one that `first` requests. The weights of all items together are at most `max_weight`.
+    /// Reads a list to its last page, from the one that `first` requests, into `items`, which has those of the pages before an error. The weights
+    /// of all items together are at most `max_weight`.
     pub(super) async fn list_pages<T, P>(
         &self,
         first: CallOptions<'_>,
         parse: P,
         weight: impl Fn(&T) -> usize,
         max_weight: usize,
-    ) -> Result<Vec<T>, ArmError>
+        items: &mut Vec<T>,
+    ) -> Result<(), ArmError>
     where
         T: Send + 'static,
         P: Fn(BodyReader) -> Result<PartsPage<T>, String> + Send + Sync + Clone + 'static,
     {
-        let (mut items, mut total) = (Vec::new(), 0_usize);
+        let mut total = 0_usize;
         let CallOptions {
             name,
             group,
@@ -145,7 +152,7 @@ impl ArmClient {
             items.extend(page.items);
             match page.next_link {
                 Some(link) => next = self.check_link(&link)?,
-                None => return Ok(items),
+                None => return Ok(()),
             }
         }
         Err(ArmError::InvalidResponse(format!(

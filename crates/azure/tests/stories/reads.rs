@@ -51,8 +51,15 @@ async fn list_of_interfaces_has_the_machines_of_those_that_have_one() {
         found.collect()
     };
     let group = group();
-    let list = || bed.arm.list_interface_virtual_machines(&group, soon());
-    assert_eq!(list().await.unwrap(), expected(&[0, 1, 2, 3]));
+    let list = async || {
+        let mut found = Vec::new();
+        let listed = bed
+            .arm
+            .list_interface_virtual_machines(&group, soon(), &mut found)
+            .await;
+        (found, listed.is_ok())
+    };
+    assert_eq!(list().await, (expected(&[0, 1, 2, 3]), true));
     assert_eq!(bed.requests("GET", "/networkInterfaces$").len(), 2, "two pages");
     let odd = json!({"value": [null, {"id": 5}, {"id": interface(7), "properties": []}, nic(6)]});
     bed.fault(
@@ -61,7 +68,17 @@ async fn list_of_interfaces_has_the_machines_of_those_that_have_one() {
         1,
         &json!({"answer": {"status": 200, "body": odd}}),
     );
-    assert_eq!(list().await.unwrap(), expected(&[6]));
+    assert_eq!(list().await, (expected(&[6]), true));
+    // What was read before an error counts.
+    let next = format!("{BASE}/networkInterfaces-of-nobody");
+    let page = json!({"value": [nic(6)], "nextLink": next});
+    bed.fault(
+        "GET",
+        "/networkInterfaces$",
+        1,
+        &json!({"answer": {"status": 200, "body": page}}),
+    );
+    assert_eq!(list().await, (expected(&[6]), false));
 }
 
 #[tokio::test(start_paused = true)]

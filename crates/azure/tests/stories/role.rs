@@ -147,8 +147,13 @@ async fn role_has_the_actions_of_the_client_and_of_its_readme() {
         bed.arm.get_interface_virtual_machine(&interface, soon()).await.unwrap(),
         None
     );
-    let listed = bed.arm.list_interface_virtual_machines(&group(), soon()).await;
-    assert_eq!(listed.unwrap(), []);
+    let mut machines = Vec::new();
+    let listed = bed
+        .arm
+        .list_interface_virtual_machines(&group(), soon(), &mut machines)
+        .await;
+    listed.unwrap();
+    assert_eq!(machines, []);
     let found = bed.list(&group()).await.unwrap();
     bed.arm.get_load_balancer(&found[0].id, |_| (), soon()).await.unwrap();
     let parts = bed

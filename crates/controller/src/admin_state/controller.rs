@@ -482,16 +482,14 @@ impl Controller<'_> {
             return;
         }
         let guard = &self.context.guard;
+        let awaits_lookups = self.takeover_ends_at(reads.now.mono).is_some();
         let holds = match self.policy.mode {
-            AdminStateMode::Enforce => {
-                let awaits_lookups = self.takeover_ends_at(reads.now.mono).is_some();
-                desired_holds(reads, &self.unplanned(targets), guard, awaits_lookups)
-            }
+            AdminStateMode::Enforce => desired_holds(reads, &self.unplanned(targets), guard, awaits_lookups),
             AdminStateMode::Observe | AdminStateMode::Disabled => DesiredHolds::new(),
         };
         let mut events = self.hold_tracker.evaluate(&holds, guard);
         if self.policy.mode == AdminStateMode::Enforce {
-            events.extend(self.rule_hold_tracker.evaluate(reads, &holds));
+            events.extend(self.rule_hold_tracker.evaluate(reads, &holds, awaits_lookups));
         }
         for event in events {
             self.record_event(event);

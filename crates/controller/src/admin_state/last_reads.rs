@@ -33,7 +33,7 @@ pub(super) struct LastReads<'a> {
     pub(super) entries: BTreeMap<&'a str, Vec<OwnEntry<'a>>>,
     /// The last list. A pool writer does not adopt it while it waits for ARM.
     pub(super) listing: &'a Listing,
-    /// Whether it is known that the cluster has no Service of type `LoadBalancer`, and so no load balancer; `None` before the first lists.
+    /// Whether it is known that no Service of type `LoadBalancer` has a frontend, so that there is no load balancer; `None` before the first lists.
     pub(super) has_no_load_balancer_service: Option<bool>,
     /// What the leader writes.
     pub(super) mode: AdminStateMode,
@@ -166,7 +166,7 @@ impl<'a> LastReads<'a> {
         matchers
     }
 
-    /// What several Nodes claim, and an entry that is in service has: by the plans' reads or the last list. It may look at every entry, so it is
+    /// What several Nodes claim, and an entry that is in service has: by the plans' reads, or the list if it is newer. It may look at every entry, so it is
     /// asked for once in an evaluation. Of an interface in no scale set the machine is not known here: with one in service, every machine counts.
     pub(super) fn contested_in_service(&self) -> BTreeSet<Claimed> {
         let nodes = &self.targets.nodes;
@@ -174,7 +174,11 @@ impl<'a> LastReads<'a> {
             return BTreeSet::new();
         }
         let planned = self.managed().filter_map(|one| one.status.view.as_deref());
-        let views = planned.chain(self.listing.load_balancers.values().map(|view| &**view));
+        let newer = self.listing.load_balancers.iter().filter(|(id, _)| {
+            let planned = self.load_balancers.iter().find(|one| one.id == **id);
+            planned.is_none_or(|one| is_newer(self.listing, &one.status) || one.status.view.is_none())
+        });
+        let views = planned.chain(newer.map(|(_, view)| &**view));
         let pools = views.flat_map(|view| &view.pools).filter(|pool| pool.is_used());
         let entries = pools.flat_map(|pool| &pool.entries);
         let mut found = BTreeSet::new();

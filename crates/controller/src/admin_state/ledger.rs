@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use headgate_azure::{LoadBalancerId, PoolId};
 use headgate_core::clock::whole_seconds;
+use headgate_core::lower_case;
 use headgate_core::telemetry::words;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -95,7 +96,7 @@ impl TryFrom<String> for LedgerEntry {
 
 /// The ledger's key of a pool: its id in lower case.
 fn pool_key(pool: &PoolId) -> String {
-    pool.to_string().to_ascii_lowercase()
+    lower_case(&pool.to_string())
 }
 
 /// All ledger entries, by pool and pool entry.

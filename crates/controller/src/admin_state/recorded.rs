@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, ArmClient, LoadBalancerId, PoolId};
+use headgate_core::lower_case;
 use headgate_core::telemetry::{Reconcile, ReconcileSpan, Reconciled};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -96,7 +97,7 @@ impl<'a> Evidence<'a> {
         for pool in views.flat_map(|view| &view.pools) {
             let entries = pool.entries.iter();
             let entries = entries.filter_map(|entry| Some((entry.key.as_ref()?.as_str(), entry.admin_state)));
-            states.insert(pool.id.to_string().to_ascii_lowercase(), entries.collect());
+            states.insert(lower_case(&pool.id.to_string()), entries.collect());
         }
         let planned = load_balancers.iter().filter(|one| one.status.covers_interfaces);
         let mut owned: HashMap<_, HashSet<_>> = HashMap::new();
@@ -107,7 +108,7 @@ impl<'a> Evidence<'a> {
             owned.extend(
                 entries
                     .first()
-                    .map(|first| (first.pool.to_string().to_ascii_lowercase(), keys.collect())),
+                    .map(|first| (lower_case(&first.pool.to_string()), keys.collect())),
             );
         }
         Self {

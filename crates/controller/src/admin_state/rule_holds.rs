@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headgate_core::node::SignalPeriod;
 
 use super::holds::{DesiredHold, DesiredHolds};
-use super::last_reads::LastReads;
+use super::last_reads::{LastReads, OwnEntry};
 use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
 use super::transitions::{HELD_BACK, NodeEvent, pool_names, truncate};
@@ -20,8 +20,13 @@ pub(super) struct RuleHoldTracker {
 
 impl RuleHoldTracker {
     /// The events about holds that are new, or for other Services than before. A hold that an earlier leader recorded for the same reason
-    /// has its event already. `holds` follow from the same reads.
-    pub(super) fn evaluate(&mut self, reads: &LastReads<'_>, holds: &DesiredHolds) -> Vec<NodeEvent> {
+    /// has its event already. `holds` follow from the same reads; `awaits_lookups` is as of these.
+    pub(super) fn evaluate(
+        &mut self,
+        reads: &LastReads<'_>,
+        holds: &DesiredHolds,
+        awaits_lookups: bool,
+    ) -> Vec<NodeEvent> {
         // What the minimum keeps has an event of its own.
         let of_rules = |held_for: HeldFor| HeldFor {
             minimum: false,
@@ -30,6 +35,13 @@ impl RuleHoldTracker {
         let is_held = |entry: &&EntryStatus| of_rules(entry.held_for.clone()).is_news();
         let (mut events, mut reported) = (Vec::new(), BTreeMap::new());
         for (uid, own) in &reads.entries {
+            // Beside interfaces that are not looked up yet it is not known who else serves.
+            let is_unplanned = |own: &OwnEntry<'_>| own.load_balancer.status.planned_generation.is_none();
+            if awaits_lookups && own.iter().any(is_unplanned) {
+                let before = self.reported.remove_entry(*uid);
+                reported.extend(before);
+                continue;
+            }
             let entries: Vec<_> = own.iter().map(|own| own.entry).filter(is_held).collect();
             let held_for = of_rules(HeldFor::union(entries.iter().copied()));
             let Some(node) = entries.first().map(|entry| &entry.node) else {
@@ -98,6 +110,15 @@ mod tests {
 
     /// The same where this is recorded on the Node, and then what is to be.
     fn notes_beside(tracker: &mut RuleHoldTracker, held_for: &HeldFor, recorded: &mut Option<NodeHold>) -> Vec<String> {
+        notes_while(false, tracker, held_for, recorded)
+    }
+
+    fn notes_while(
+        awaits_lookups: bool,
+        tracker: &mut RuleHoldTracker,
+        held_for: &HeldFor,
+        recorded: &mut Option<NodeHold>,
+    ) -> Vec<String> {
         let (now, ledger) = (Clock::System.now(), ledger(&[]));
         let mut node = node(1, &[DRAIN]);
         node.hold = recorded.take();
@@ -119,7 +140,7 @@ mod tests {
         let (planned, guard) = (Unplanned::Named(BTreeSet::new()), GuardSettings::DISABLED);
         let holds = desired_holds(&reads, &planned, &guard, false);
         *recorded = holds.get("n1").and_then(|hold| hold.record(now.wall));
-        let events = tracker.evaluate(&reads, &holds).into_iter();
+        let events = tracker.evaluate(&reads, &holds, awaits_lookups).into_iter();
         events
             .map(|event| format!("{}: {}", event.node.name, event.note))
             .collect()
@@ -145,6 +166,9 @@ mod tests {
         assert_eq!(notes(&mut tracker, &needed("shop/api")).len(), 1);
         assert!(notes(&mut tracker, &HeldFor::default()).is_empty());
         assert_eq!(notes(&mut tracker, &web).len(), 1, "a hold that begins again");
+        // Nothing is said, and nothing forgotten, before interfaces are looked up.
+        assert!(notes_while(true, &mut tracker, &needed("shop/api"), &mut None).is_empty());
+        assert!(notes(&mut tracker, &web).is_empty());
     }
 
     #[test]

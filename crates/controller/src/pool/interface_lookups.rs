@@ -29,8 +29,8 @@ const MAX_CONCURRENT_LOOKUPS: usize = 16;
 const MIN_LISTED: usize = 20;
 /// For one lookup, its turn and its retries included.
 const LOOKUP_TIMEOUT: Duration = Duration::from_mins(2);
-/// For a list: no interface in it is read by itself meanwhile.
-const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// For a list: no interface of the group is read by itself meanwhile, and conditions wait for 15 s at most.
+const LIST_TIMEOUT: Duration = Duration::from_secs(8);
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
 
@@ -143,11 +143,11 @@ impl InterfaceLookups {
         let (arm, deadline) = (self.arm.clone(), self.next_deadline(LIST_TIMEOUT));
         self.run(ids.clone(), async move {
             let requested_at = Instant::now();
-            let listed = arm.list_interface_virtual_machines(&group, deadline).await;
-            let listed = listed.inspect_err(|error| {
-                tracing::info!(?group, %error, "network interfaces not listed; each is read by itself");
-            });
-            let mut machines: HashMap<_, _> = listed.into_iter().flatten().collect();
+            let mut listed = Vec::new();
+            if let Err(error) = arm.list_interface_virtual_machines(&group, deadline, &mut listed).await {
+                tracing::info!(?group, %error, "network interfaces not listed to the end; each that is missing is read by itself");
+            }
+            let mut machines: HashMap<_, _> = listed.into_iter().collect();
             let find = |id| {
                 let machine = machines.remove(&id);
                 (id, requested_at, machine.map(|machine| Ok(Some(machine))))
@@ -170,7 +170,8 @@ impl InterfaceLookups {
     }
 
     fn next_deadline(&self, timeout: Duration) -> Instant {
-        self.deadline.unwrap_or_else(|| Instant::now() + timeout)
+        let own = Instant::now() + timeout;
+        self.deadline.map_or(own, |deadline| deadline.min(own))
     }
 
     /// Runs a request about these interfaces.

@@ -188,7 +188,10 @@ impl LoadBalancerView {
     /// This view after some of its pools were read again, alone. Their rules stay as the whole load balancer had them. `None` if
     /// one of them is not in this view.
     pub(crate) fn with_pools(&self, read: &[&Pool], load_balancer_state: ProvisioningState) -> Option<Self> {
-        let mut view = self.clone();
+        let mut view = Self {
+            etag: None,
+            ..self.clone()
+        };
         let states = read.iter().map(|pool| pool.provisioning_state());
         view.is_busy = states
             .chain([load_balancer_state])

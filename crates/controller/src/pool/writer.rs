@@ -191,6 +191,16 @@ struct State {
 }
 
 impl State {
+    /// Adopts an observation. Where it shows another version of the load balancer, a plan that waits for one is due.
+    fn observe(&mut self, observation: Observation) {
+        let version = |observation: &Observation| observation.view.etag.clone();
+        let (before, now) = (self.observation.as_ref().and_then(version), version(&observation));
+        if before.is_some() && now.is_some() && before != now {
+            self.attempts.adopt_new_version();
+        }
+        self.observation = Some(observation);
+    }
+
     /// What is due, and what will be because ARM ignored it.
     fn plan(&mut self, planner: &mut impl Planner) -> (Vec<PoolEdit>, Option<Waiting>) {
         let observation = self.observation.as_ref();
@@ -276,10 +286,7 @@ impl PoolWriter {
         let Some((requested_at, view)) = listed else { return };
         let observation = state.observation.as_ref();
         if observation.is_none_or(|observation| observation.requested_at < requested_at) {
-            if observation.is_some_and(|observation| observation.view.etag != view.etag) {
-                state.attempts.adopt_new_version();
-            }
-            state.observation = Some(Observation { requested_at, view });
+            state.observe(Observation { requested_at, view });
         }
     }
 

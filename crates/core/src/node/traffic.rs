@@ -54,7 +54,7 @@ pub enum Unproved {
     NotListed(Option<String>),
     /// No load balancer has the cluster's names, which may be wrong.
     #[error(
-        "no load balancer has the cluster's names (azure.clusterName), which may be wrong: Services of type LoadBalancer exist, or \
+        "no load balancer has the cluster's names (azure.clusterName), which may be wrong: Services of type LoadBalancer have frontends, or \
          cannot be listed; headgate status shows the names"
     )]
     NoLoadBalancer,

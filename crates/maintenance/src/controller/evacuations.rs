@@ -196,7 +196,7 @@ impl EvacuationController {
         let mut deadlines = HashMap::new();
         let of_node = |node: &Arc<Node>| {
             let at = deadline::of_node(node, maintenances());
-            let announced = deadline::announced_for_node(node, maintenances());
+            let announced = deadline::announced_for_node(node, maintenances(), now.wall);
             (at, announced, deadline::hurries(node, maintenances(), now.wall))
         };
         let budgets = self.caches.budgets.borrow_and_update();

@@ -145,17 +145,25 @@ pub(super) fn shows_drained(node: &Node, maintenance: &str) -> bool {
 
 /// What has to change in the conditions of a Node, if anything has. One that another writer has made `True` stays as it is.
 ///
-/// The types mean what KEP-5683 says: a maintenance is planned until its pods have left, and in progress from then on. Others act on that:
+/// The types mean what KEP-5683 says: a maintenance is planned until its pods have left, and in progress from then on, once that is so for all
+/// maintenances of the node. Others act on that:
 /// the Job controller does not wait for pods of a node whose maintenance is in progress, and autoscalers remove such a node first.
 pub fn node_conditions(node: &Node, phase: &NodePhase<'_>) -> Option<Action> {
     let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", [names, &phase.unknown].concat().join(", "));
-    let planned = [phase.draining.as_slice(), &phase.cordoned_by].concat();
+    let is_drained = phase.draining.is_empty();
+    let drained = if is_drained { phase.drained.as_slice() } else { &[] };
+    let drains = if is_drained {
+        Vec::new()
+    } else {
+        [phase.draining.as_slice(), &phase.drained].concat()
+    };
+    let planned = [drains.as_slice(), &phase.cordoned_by].concat();
     let mut wanted = Vec::new();
     for (kind, reason, names) in [
-        ("Drained", "DrainCompleted", &phase.drained),
-        ("MaintenanceInProgress", "AdminRequested", &phase.drained),
+        ("Drained", "DrainCompleted", drained),
+        ("MaintenanceInProgress", "AdminRequested", drained),
         ("MaintenancePlanned", "AdminRequested", &planned),
-        ("DrainInProgress", "AdminRequested", &phase.draining),
+        ("DrainInProgress", "AdminRequested", &drains),
     ] {
         if !names.is_empty() {
             let message = message(names);

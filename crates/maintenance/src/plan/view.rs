@@ -11,7 +11,7 @@ use crate::drain_plan::DrainTargets;
 use crate::snapshot::{PodFacts, Snapshot};
 
 use super::concurrency::maintenances;
-use super::conditions::shows_drained;
+use super::conditions::{DRAINED, is_true, shows_drained};
 use super::evacuations::by_pod;
 use super::gate::{Gate, GateInput};
 use super::phase::{Maintenance, Phase};
@@ -127,10 +127,14 @@ impl<'a> View<'a> {
     /// Whether a maintenance has drained a node: no pod has to leave, and its own gate is open. A node that was drained stays so while
     /// nothing but a read is missing, as in the first turn of a leader.
     pub(super) fn is_drained(&self, node: &str, maintenance: &str) -> bool {
+        // Of several maintenances the Node names none as drained while one goes on.
+        let says_drained = |one: &Maintenance<'_>| {
+            let status = one.object.status.as_ref();
+            one.name == maintenance && status.is_some_and(|status| is_true(&status.conditions, DRAINED))
+        };
         let was_drained = || {
-            self.nodes
-                .get(node)
-                .is_some_and(|node| shows_drained(node, maintenance))
+            let node = self.nodes.get(node);
+            node.is_some_and(|node| shows_drained(node, maintenance)) || self.maintenances.iter().any(says_drained)
         };
         let gate = self.gates.get(&(node, maintenance));
         gate.is_some_and(|gate| gate.is_open || (gate.lost_its_read() && was_drained()))

@@ -565,16 +565,8 @@ fn a_drained_node_stays_drained_while_no_read_shows_it() {
         world.settle();
         assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
         assert_eq!(world.condition("other", "Drained"), Some(("False", "LoadBalancer")));
-        for (kind, name) in drained
-            .map(|kind| (kind, "m"))
-            .into_iter()
-            .chain(draining.map(|kind| (kind, "other")))
-        {
-            assert_eq!(
-                world.node("one").conditions[kind].message,
-                format!("NodeMaintenance {name}")
-            );
-        }
+        // A machine that others take for drained may go.
+        assert_eq!(conditions(&mut world, "one"), draining);
     }
     assert_eq!(drained_events(&world), events);
     world.observe("two", in_service());

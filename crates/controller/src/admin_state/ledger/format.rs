@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use headgate_core::clock::whole_seconds;
+use headgate_core::lower_case;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -149,7 +150,7 @@ impl TryFrom<Grouped<String>> for Ledger {
                 let pool = text.pools.get(place);
                 let pool = pool.ok_or_else(|| format!("there is no pool {place} in the list of pools"))?;
                 // A person may have written it, in the spelling of ARM.
-                let entries = Arc::make_mut(ledger.pools.entry(pool.to_ascii_lowercase()).or_default());
+                let entries = Arc::make_mut(ledger.pools.entry(lower_case(pool)).or_default());
                 for key in keys {
                     let address = key.parse::<IpAddr>().map(|address| address.to_string());
                     let known = address.unwrap_or_else(|_| key.to_ascii_lowercase());

@@ -8,7 +8,7 @@ use headgate_kubernetes::leader::LockError;
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
-use super::super::retry::{Backoff, LastError};
+use super::super::retry::{Backoff, LastError, MAX_TERMINAL_DELAY};
 use super::written::Waiting;
 use super::{HOLD_UNUSED, IntentNotRecorded};
 
@@ -92,6 +92,8 @@ struct DeferredPlan {
 struct Busy {
     since: Instant,
     attempts: u32,
+    /// The first attempt whose write ARM refused.
+    refused_since: Option<Instant>,
 }
 
 impl Attempts {
@@ -156,24 +158,28 @@ impl Attempts {
             // The work ends before.
             Err(AttemptError::HandingOver) => return AfterAttempt::Wait(MAX_BUSY_DELAY),
             Err(AttemptError::Busy(refusal)) => {
-                let Busy { since, attempts } = busy.unwrap_or(Busy {
+                let busy = busy.unwrap_or(Busy {
                     since: now,
                     attempts: 0,
+                    refused_since: None,
                 });
+                let Busy { since, attempts, .. } = busy;
+                let refused_since = busy.refused_since.or(refusal.is_some().then_some(now));
                 self.busy = Some(Busy {
-                    since,
                     attempts: attempts + 1,
+                    refused_since,
+                    ..busy
                 });
                 if since.elapsed() < BUSY_ERROR_AFTER {
                     let delay = MIN_BUSY_DELAY.saturating_mul(2_u32.saturating_pow(attempts));
                     return AfterAttempt::Wait(delay.min(MAX_BUSY_DELAY));
                 }
                 is_due_with_version = refusal.is_some();
-                // A read costs little; a write that is refused for so long, as beside an interface that has failed, may be so for hours.
-                let delay = match refusal {
-                    Some(_) => self.backoff.next_long_delay(),
-                    None => MAX_BUSY_DELAY,
-                };
+                // A read costs little; a write that has been refused for long, as beside an interface that has failed, may be so for hours.
+                let refused_for = refused_since.filter(|_| refusal.is_some()).map(|since| since.elapsed());
+                let delay = refused_for
+                    .unwrap_or_default()
+                    .clamp(MAX_BUSY_DELAY, MAX_TERMINAL_DELAY);
                 let error = refusal.unwrap_or_else(|| ArmError::Busy(load_balancer.to_string()));
                 (LastError::from_arm(&error, previous), delay)
             }

@@ -206,7 +206,7 @@ impl PoolWriter {
             view: Arc::new(view),
         };
         planner.handle_outcome(Outcome::Read(&observation));
-        state.observation = Some(observation);
+        state.observe(observation);
         Phase::Writing(batch)
     }
 

@@ -82,12 +82,15 @@ async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_min
     advance(5 * SECOND).await;
     let refusal = || Some(refused(429, "RetryableError", None));
     // A write that is refused for so long is tried seldom, and at once when a read shows another version.
-    for (refusal, code, wait, is_due_with_version) in [
-        (None, "Busy", 8, false),
-        (refusal(), "RetryableError", 30, true),
-        (refusal(), "RetryableError", 60, true),
-        (None, "Busy", 8, false),
+    for (later, refusal, code, wait, is_due_with_version) in [
+        (0, None, "Busy", 8, false),
+        (0, refusal(), "RetryableError", 8, true),
+        (10, refusal(), "RetryableError", 10, true),
+        (10, refusal(), "RetryableError", 20, true),
+        (600, refusal(), "RetryableError", 300, true),
+        (0, None, "Busy", 8, false),
     ] {
+        advance(later * SECOND).await;
         let AfterAttempt::Failed(error) = end(&mut attempts, Vec::new(), Err(AttemptError::Busy(refusal))) else {
             panic!("busy for a minute")
         };
