@@ -178,6 +178,13 @@ pub(crate) enum UninstallError {
     },
 }
 
+impl UninstallError {
+    /// Whether the API server has answered that it did not carry out a request.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Request { source: kube::Error::Api(status), .. } if (400..500).contains(&status.code))
+    }
+}
+
 /// Waits until maintenances of others have left nothing, sets the mode `Disabled`, rolls the workload, and waits until the rollout is complete,
 /// the ledger has no entry and no maintenance has left anything. Reports to `progress` each new reason to wait. May be repeated.
 ///
@@ -221,8 +228,13 @@ pub(crate) async fn prepare_uninstall(
         let settings = settings_with_mode_off(request).await?;
         // Without an answer the write may have been carried out.
         disabled = Some("may be");
-        let version = write_settings(request, settings).await?;
-        disabled = Some("is");
+        let written = write_settings(request, settings).await;
+        disabled = match &written {
+            Ok(_) => Some("is"),
+            Err(error) if error.is_refusal() => None,
+            Err(_) => disabled,
+        };
+        let version = written?;
         roll(request, &version).await?;
         progress(&format!(
             "adminState.mode is Disabled, and {} restarts",

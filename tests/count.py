@@ -139,7 +139,7 @@ def print_coverage(root, lcov, report):
                 seen("regions", function["filenames"][file], place[0], tuple(place), count)
 
     print(f"{'crate':14}{'lines':>8}{'ran':>8}{'regions':>9}{'ran':>8}{'decisions':>11}{'ran':>8}")
-    is_enough = True
+    is_enough = bool(counts["decisions"])
     for crate in sorted(counts["lines"]):
         row = f"{crate:14}"
         for kind, width in (("lines", 8), ("regions", 9), ("decisions", 11)):

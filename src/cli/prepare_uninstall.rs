@@ -64,9 +64,12 @@ async fn prepare(arguments: &Arguments) -> Result<(), Failure> {
         is_interrupted.set(true);
     };
     let prepared = prepare_uninstall(&request, interrupted, print_progress).await;
-    prepared.map_err(|error| match is_interrupted.get() {
-        true => Failure::interrupted(error),
-        false => Failure::runtime(error),
+    prepared.map_err(|error| {
+        if is_interrupted.get() {
+            Failure::interrupted(error)
+        } else {
+            Failure::runtime(error)
+        }
     })?;
     print(b"Nothing is Down by headgate and no maintenance is left; it can be deleted.\n")
 }

@@ -123,9 +123,10 @@ fn pools_text(preview: &Preview, detail: Detail) -> String {
         );
     }
     if preview.pools.is_empty() {
-        text.push_str(match preview.unattributed.is_empty() {
-            true => "   No managed pool has an entry of these nodes.\n",
-            false => "   No other entry of a managed pool is of these nodes.\n",
+        text.push_str(if preview.unattributed.is_empty() {
+            "   No managed pool has an entry of these nodes.\n"
+        } else {
+            "   No other entry of a managed pool is of these nodes.\n"
         });
         return text;
     }

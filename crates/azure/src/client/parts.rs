@@ -4,6 +4,7 @@
 //! is read last. A pool counts as missing only if the complete list of the pools lacks it, or if ARM answers 404 about it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::Value;
@@ -21,6 +22,9 @@ use crate::id::{LoadBalancerId, PoolId};
 
 /// Single pools that are read at a time.
 const MAX_CONCURRENT_POOLS: usize = 4;
+
+/// For one page of a list beside which nothing of it is looked up. One that stalls is not worth the wait.
+const LOOKUP_PAGE_TIMEOUT: Duration = Duration::from_secs(8);
 
 impl ArmClient {
     /// Reads a load balancer in parts. Pools that the list of its pools shows without their entries are read one by one. If that list
@@ -140,9 +144,14 @@ impl ArmClient {
             ..
         } = first;
         for _ in 0..MAX_PAGES {
+            let page_deadline = if is_lookup {
+                deadline.min(Instant::now() + LOOKUP_PAGE_TIMEOUT)
+            } else {
+                deadline
+            };
             let options = CallOptions {
                 is_lookup,
-                ..CallOptions::get(name, group, next, deadline)
+                ..CallOptions::get(name, group, next, page_deadline)
             };
             let (page, _) = self.send_parsed(options, BodyExtent::PARSED, parse.clone()).await?;
             total += page.items.iter().map(&weight).sum::<usize>();

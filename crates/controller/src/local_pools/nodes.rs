@@ -203,11 +203,6 @@ impl NodeIndex {
         is_changed
     }
 
-    /// The names of the Nodes with this address.
-    pub(crate) fn claimants(&self, address: IpAddr) -> &[Arc<str>] {
-        self.by_address.get(&address.to_canonical()).map_or(&[], Vec::as_slice)
-    }
-
     /// Whether there is no Node of this name, or one that has lost its addresses of the family.
     pub(crate) fn is_unknown(&self, name: &str, family: IpFamily) -> bool {
         self.get(name).is_none_or(|node| {

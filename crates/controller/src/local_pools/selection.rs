@@ -11,6 +11,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::local_pools::nodes::{Node, NodeIndex, numbered_entry_name};
@@ -136,27 +137,33 @@ pub(crate) fn select_members<'a>(
     // One that leaves counts last.
     members.sort_by_key(|(node, member)| (member.is_leaving, Reverse((node.created, node.name.clone()))));
     let mut members: Vec<_> = members.into_iter().map(|(_, member)| member).collect();
-    share_addresses(&mut members, nodes);
+    share_addresses(&mut members);
     has_slices.then(|| MemberSelection {
         members: members.into_iter().collect(),
         skipped,
     })
 }
 
-/// The Node that an entry names decides about it alone. An address that several Nodes claim gets a name that is no Node's, so that all of them
-/// decide: a compromised node takes nothing but itself out.
-fn share_addresses(members: &mut [DesiredMember], nodes: &NodeIndex) {
-    for member in members.iter_mut().filter(|member| !member.is_leaving) {
-        let claimants = nodes.claimants(member.address);
-        if claimants.len() > 1 {
+/// The Node that an entry names decides about it alone. An address that several nodes with an endpoint claim gets a name that is no Node's, so that
+/// all of them decide: a compromised node takes nothing but itself out.
+fn share_addresses(members: &mut [DesiredMember]) {
+    let mut claims: BTreeMap<IpAddr, BTreeMap<Arc<str>, bool>> = BTreeMap::new();
+    let stay = |member: &&mut DesiredMember| !member.is_leaving;
+    for member in members.iter_mut().filter(stay) {
+        let claimants = claims.entry(member.address.to_canonical()).or_default();
+        claimants.insert(Arc::clone(&member.node), member.is_draining);
+    }
+    for member in members.iter_mut().filter(stay) {
+        let claimants = claims.get(&member.address.to_canonical());
+        if let Some(claimants) = claimants.filter(|claimants| claimants.len() > 1) {
             member.node = numbered_entry_name(&member.node, member.address).into();
-            let mut claimants = claimants.iter().filter_map(|name| nodes.get(name));
-            member.is_draining = claimants.all(|node| node.is_draining);
+            member.is_draining = claimants.values().all(|is_draining| *is_draining);
         }
     }
 }
 
-/// A member for every address of the family that the node with the endpoint has.
+/// A member for every address of the family that the node with the endpoint has. Another Node that claims the address
+/// does not name the member: the Node that an entry names decides about it.
 fn members_of<'a>(
     name: &str,
     family: IpFamily,
@@ -358,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_a_node_without_an_endpoint_claims_is_that_of_both() {
+    fn node_that_only_claims_an_address_does_not_name_the_member() {
         let mut nodes = nodes();
         nodes.apply(Node {
             created: Timestamp::from_second(9).unwrap(),
@@ -370,6 +377,6 @@ mod tests {
         let [member] = selected.members.as_slice() else {
             panic!("{selected:?}")
         };
-        assert_eq!((&*member.node, member.is_draining), ("n1-10-0-0-1", false));
+        assert_eq!((&*member.node, member.is_draining), ("n1", false));
     }
 }

@@ -29,8 +29,8 @@ const MAX_CONCURRENT_LOOKUPS: usize = 16;
 const MIN_LISTED: usize = 20;
 /// For one lookup, its turn and its retries included.
 const LOOKUP_TIMEOUT: Duration = Duration::from_mins(2);
-/// For a list: no interface of the group is read by itself meanwhile, and conditions wait for 15 s at most.
-const LIST_TIMEOUT: Duration = Duration::from_secs(8);
+/// For a list: no interface of the group is read by itself meanwhile. One that stalls ends sooner, with its page.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
 

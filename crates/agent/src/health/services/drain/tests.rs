@@ -56,7 +56,7 @@ fn other_nodes_that_keep_serving() {
         }),
         ..node("a", false)
     };
-    for (node, without_signal, with_earlier_name) in [
+    for (node, without_signal, with_earlier_name) in vec![
         (node("a", false), true, false),
         (node("c", false), true, false),
         (node("a", true), false, true),
