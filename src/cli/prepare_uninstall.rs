@@ -16,12 +16,12 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Set adminState.mode to Disabled in the cluster, and wait until nothing is left of headgate's: before headgate is deleted
 ///
-/// Refused where the workload mounts other settings. First waits until no `NodeMaintenance` or Evacuation has headgate's finalizers, no Node has the cordon of one, and no Machine of Cluster
-/// API has headgate's hooks; it ends and removes none itself. It does not wait for what maintenance.automatic creates. Ends at once where
-/// `headgate verify` left an entry Down, and says what restores it. Then writes the settings' `ConfigMap`, also with an empty
-/// maintenance.automatic, restarts the pods that may lead, and waits until they run with it, no maintenance is left and the ledger has
-/// no entry, which takes 5 min after the last one was restored. The leader restores the entries, so this command needs no access to Azure.
-/// The chart runs it before an uninstall.
+/// Refused where the workload mounts other settings. First waits until no `NodeMaintenance` or Evacuation has headgate's finalizers, no Node
+/// has the cordon of one, and no Machine of Cluster API has headgate's hooks; it ends and removes none itself. It does not wait for what
+/// maintenance.automatic creates. Ends at once where `headgate verify` left an entry Down, and says what restores it. Then writes the settings'
+/// `ConfigMap`, also with an empty maintenance.automatic, restarts the pods that may lead, and waits until they run with it, no maintenance is
+/// left and the ledger has no entry, which takes 5 min after the last one was restored. The leader restores the entries, so this command needs
+/// no access to Azure. The chart runs it before an uninstall.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Namespace of headgate

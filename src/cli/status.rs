@@ -78,7 +78,8 @@ pub(super) struct Arguments {
 /// What follows from whether something is pending.
 #[derive(Debug, Args)]
 struct SettledArguments {
-    /// Wait until nothing is pending for the shown nodes, as the leader observed them last, and the leader is alive if one has led; exit code 1 after --timeout
+    /// Wait until nothing is pending for the shown nodes, as the leader observed them last, and the leader is alive if one has led;
+    /// exit code 1 after --timeout
     #[arg(long, conflicts_with = "watch")]
     wait: bool,
 

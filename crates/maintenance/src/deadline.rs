@@ -29,7 +29,8 @@ pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeM
     of_maintenances.into_iter().chain(node.eviction_deadline()).min()
 }
 
-/// When a node is gone, as somebody has announced, of what is not long over. By a guess alone no pod loses its grace period.
+/// When a node is expected to be gone by what somebody has announced; a time that is long over does not count. By a guess alone no pod loses
+/// its grace period.
 pub(crate) fn announced_for_node<'a>(
     node: &Node,
     maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,

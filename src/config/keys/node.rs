@@ -89,8 +89,8 @@ pub(super) fn keys() -> Vec<Key> {
             "outOfLoadBalancers.failedProbes",
             positive_number(MAX_FAILED_PROBES),
             |s| &mut s.out_of_load_balancers.failed_probes,
-            "With `FailedProbes`: after how many probes of `/healthz` in a row that were answered with 503, of all who ask and at most one a second, the \
-             condition is `True` (`1` to `100`). In the chart: `outOfLoadBalancers.probes`. Guide: docs/guides/autoscalers.md.",
+            "With `FailedProbes`: after how many probes of `/healthz` in a row that were answered with 503, of all who \
+             ask and at most one a second, the condition is `True` (`1` to `100`). In the chart: `outOfLoadBalancers.probes`. Guide: docs/guides/autoscalers.md.",
         ),
         Key::new(
             "delayTermination.clusterAutoscaler",

@@ -70,7 +70,7 @@ async fn list_of_interfaces_has_the_machines_of_those_that_have_one() {
     );
     assert_eq!(list().await, (expected(&[6]), true));
     // What was read before an error counts.
-    let next = format!("{BASE}/networkInterfaces-of-nobody");
+    let next = format!("{BASE}/noSuchList");
     let page = json!({"value": [nic(6)], "nextLink": next});
     bed.fault(
         "GET",

@@ -166,8 +166,9 @@ impl<'a> LastReads<'a> {
         matchers
     }
 
-    /// What several Nodes claim, and an entry that is in service has: by the plans' reads, or the list if it is newer. It may look at every entry, so it is
-    /// asked for once in an evaluation. Of an interface in no scale set the machine is not known here: with one in service, every machine counts.
+    /// What several Nodes claim, and an entry that is in service has: by the plans' reads, or the list if it is newer. It may look at every
+    /// entry, so it is asked for once in an evaluation. Of an interface in no scale set the machine is not known here: with one in service,
+    /// every machine counts.
     pub(super) fn contested_in_service(&self) -> BTreeSet<Claimed> {
         let nodes = &self.targets.nodes;
         if nodes.contested().next().is_none() {
@@ -181,7 +182,7 @@ impl<'a> LastReads<'a> {
         let views = planned.chain(newer.map(|(_, view)| &**view));
         let pools = views.flat_map(|view| &view.pools).filter(|pool| pool.is_used());
         let entries = pools.flat_map(|pool| &pool.entries);
-        let mut found = BTreeSet::new();
+        let (mut found, mut has_interface) = (BTreeSet::new(), false);
         for entry in entries.filter(|entry| entry.admin_state != Some(AdminState::Down)) {
             match &entry.matcher {
                 NodeMatcher::Address(ip) if nodes.claimants(*ip).len() > 1 => {
@@ -190,17 +191,13 @@ impl<'a> LastReads<'a> {
                 NodeMatcher::Machine(machine) if nodes.machine_claimants(machine.as_str()).len() > 1 => {
                     found.insert(Claimed::Machine(machine.as_str().to_owned()));
                 }
-                NodeMatcher::Interface(_) => {
-                    let machines = nodes.contested().map(|(claimed, _)| claimed);
-                    found.extend(
-                        machines
-                            .filter(|claimed| matches!(claimed, Claimed::Machine(_)))
-                            .cloned(),
-                    );
-                }
+                NodeMatcher::Interface(_) => has_interface = true,
                 _ => {}
             }
         }
+        let machines = nodes.contested().map(|(claimed, _)| claimed);
+        let machines = machines.filter(|claimed| has_interface && matches!(claimed, Claimed::Machine(_)));
+        found.extend(machines.cloned());
         found
     }
 

@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(notes(&mut tracker, &needed("shop/api")).len(), 1);
         assert!(notes(&mut tracker, &HeldFor::default()).is_empty());
         assert_eq!(notes(&mut tracker, &web).len(), 1, "a hold that begins again");
-        // Nothing is said, and nothing forgotten, before interfaces are looked up.
+        // Before interfaces are looked up no event is recorded, and what was recorded stays known.
         assert!(notes_while(true, &mut tracker, &needed("shop/api"), &mut None).is_empty());
         assert!(notes(&mut tracker, &web).is_empty());
     }
