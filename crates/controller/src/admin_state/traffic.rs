@@ -208,7 +208,7 @@ mod tests {
 
     use headgate_azure::{Pool, ProvisioningState};
     use headgate_core::clock::{Clock, Moment};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
     use super::super::last_reads::PlannedLoadBalancer;
@@ -325,9 +325,59 @@ mod tests {
         }
     }
 
+    /// What is proved of the first Node beside a pool with this entry.
+    fn proved(nodes: &[ClusterNode], entry: &Value) -> NodeTraffic {
+        let now = Clock::System.now();
+        let (targets, ledger) = (target_states(nodes, now), ledger(&[]));
+        let pool = Pool {
+            id: pool_id("p"),
+            etag: None,
+            document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "n1", "properties": entry}]}}),
+        };
+        let read = view(&[("p", &[], true)])
+            .with_pools(&[&pool], ProvisioningState::Settled)
+            .unwrap();
+        let planned = [PlannedLoadBalancer {
+            id: read.id.clone(),
+            is_managed: true,
+            status: LoadBalancerStatus {
+                planned_generation: Some(targets.generation),
+                observed_at: Some(now.mono),
+                view: Some(Arc::new(read)),
+                covers_interfaces: true,
+                ..LoadBalancerStatus::default()
+            },
+        }];
+        let listing = Listing {
+            requested_at: Some(now.mono),
+            received_at: Some(now.mono),
+            ..Listing::default()
+        };
+        let reads = LastReads::new(&targets, &planned, &ledger, &listing, AdminStateMode::Enforce, now);
+        reads.prove(&TrafficByNode::new())["n1"].clone()
+    }
+
+    #[test]
+    fn a_machine_of_two_nodes_is_contested_while_an_entry_in_service_may_have_it() {
+        let machine = "/m/virtualmachinescalesets/v/virtualmachines/1";
+        let interface =
+            |id: &str| json!({"networkInterfaceIPConfiguration": {"id": format!("{id}/ipConfigurations/c")}});
+        let own = interface(&format!("{machine}/networkinterfaces/i"));
+        let lone = interface("/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkInterfaces/i");
+        let other = interface("/m/virtualmachinescalesets/v/virtualmachines/3/networkinterfaces/i");
+        let down =
+            json!({"networkInterfaceIPConfiguration": own["networkInterfaceIPConfiguration"], "adminState": "Down"});
+        let contested = NodeTraffic::Unknown(Unproved::MachineContested(machine.to_owned()));
+        let out = NodeTraffic::Out { since: None };
+        for (entry, expected) in [(own, &contested), (lone, &contested), (other, &out), (down, &out)] {
+            let (mut one, mut two) = (node(1, &[DRAIN]), node(2, &[]));
+            (one.machine, two.machine) = (machine.to_owned(), machine.to_owned());
+            assert_eq!(proved(&[one, two], &entry), *expected, "{entry}");
+        }
+    }
+
     #[test]
     fn a_node_is_identified_by_what_the_entries_of_its_pools_name() {
-        let now = Clock::System.now();
         let machine = |number: u8| format!("/m/virtualmachinescalesets/v/virtualmachines/{number}");
         let address = |number: u8| json!({"ipAddress": format!("10.0.0.{number}")});
         let interface =
@@ -371,33 +421,7 @@ mod tests {
                 one.machine = machine(1);
             }
             let what = format!("{:?} {:?} {entry}", one.addresses, one.machine);
-            let (targets, ledger) = (target_states(&[one, two], now), ledger(&[]));
-            let pool = Pool {
-                id: pool_id("p"),
-                etag: None,
-                document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": "n1", "properties": entry}]}}),
-            };
-            let read = view(&[("p", &[], true)])
-                .with_pools(&[&pool], ProvisioningState::Settled)
-                .unwrap();
-            let planned = [PlannedLoadBalancer {
-                id: read.id.clone(),
-                is_managed: true,
-                status: LoadBalancerStatus {
-                    planned_generation: Some(targets.generation),
-                    observed_at: Some(now.mono),
-                    view: Some(Arc::new(read)),
-                    covers_interfaces: true,
-                    ..LoadBalancerStatus::default()
-                },
-            }];
-            let listing = Listing {
-                requested_at: Some(now.mono),
-                received_at: Some(now.mono),
-                ..Listing::default()
-            };
-            let reads = LastReads::new(&targets, &planned, &ledger, &listing, AdminStateMode::Enforce, now);
-            assert_eq!(reads.prove(&TrafficByNode::new())["n1"], *expected, "{what}");
+            assert_eq!(proved(&[one, two], &entry), *expected, "{what}");
         }
     }
 
