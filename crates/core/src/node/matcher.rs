@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::known_signals::KnownSignal;
 use super::object::Taint;
@@ -54,24 +55,29 @@ pub enum SignalMatcher {
 }
 
 /// A condition by its type and status; reason and message where the type alone does not say what happens.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ConditionMatcher {
     /// The condition's `type`.
+    #[serde(rename = "type")]
     pub kind: String,
     /// The condition's `status`: `True`, `False` or `Unknown`.
     pub status: String,
     /// The condition's `reason`; `None` for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// How the condition's message begins; `None` for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message_prefix: Option<String>,
 }
 
 /// A label or an annotation.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct KeyMatcher {
     /// The key.
     pub key: String,
     /// The value; `None` for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
@@ -79,12 +85,6 @@ impl KeyMatcher {
     fn is_match(&self, values: &BTreeMap<String, String>) -> bool {
         let found = values.get(&self.key);
         found.is_some_and(|found| self.value.as_ref().is_none_or(|value| value == found))
-    }
-
-    fn to_value(&self) -> Value {
-        let mut fields = Map::from_iter([("key".to_owned(), json!(self.key))]);
-        fields.extend(self.value.as_ref().map(|value| ("value".to_owned(), json!(value))));
-        fields.into()
     }
 }
 
@@ -209,9 +209,9 @@ impl SignalMatcher {
         match self {
             Self::Taint(key) => json!({"taint": key}),
             Self::TaintPrefix(prefix) => json!({"taint": format!("{prefix}*")}),
-            Self::Condition(condition) => json!({"condition": condition.to_value()}),
-            Self::Label(label) => json!({"label": label.to_value()}),
-            Self::Annotation(annotation) => json!({"annotation": annotation.to_value()}),
+            Self::Condition(condition) => json!({"condition": condition}),
+            Self::Label(label) => json!({"label": label}),
+            Self::Annotation(annotation) => json!({"annotation": annotation}),
             Self::Unschedulable(after) => json!({"signal": CORDON, "after": format_duration(*after)}),
             Self::Deletion | Self::Shutdown | Self::Azure(_) => {
                 json!({"signal": KnownSignal::of(self).map(KnownSignal::as_str)})
@@ -270,20 +270,6 @@ impl ConditionMatcher {
             reason: text("reason")?,
             message_prefix: text("messagePrefix")?,
         })
-    }
-
-    fn to_value(&self) -> Value {
-        let mut fields = Map::from_iter([
-            ("type".to_owned(), json!(self.kind)),
-            ("status".to_owned(), json!(self.status)),
-        ]);
-        fields.extend(self.reason.as_ref().map(|reason| ("reason".to_owned(), json!(reason))));
-        fields.extend(
-            self.message_prefix
-                .as_ref()
-                .map(|prefix| ("messagePrefix".to_owned(), json!(prefix))),
-        );
-        fields.into()
     }
 }
 
@@ -382,27 +368,6 @@ impl SignalRules {
             let is_present = signals.keys().any(|signal| matcher.is_source_of(signal));
             (matcher.to_string(), is_present)
         })
-    }
-
-    pub(super) fn reads_label(&self, key: &str) -> bool {
-        let mut matchers = self.matchers.iter();
-        matchers.any(|matcher| matches!(matcher, SignalMatcher::Label(label) if label.key == key))
-    }
-
-    pub(super) fn reads_annotation(&self, key: &str) -> bool {
-        let mut matchers = self.matchers.iter();
-        matchers.any(|matcher| matches!(matcher, SignalMatcher::Annotation(annotation) if annotation.key == key))
-    }
-
-    pub(super) fn reads_unschedulable(&self) -> bool {
-        self.matchers
-            .iter()
-            .any(|matcher| matches!(matcher, SignalMatcher::Unschedulable(_)))
-    }
-
-    pub(super) fn reads_condition(&self, kind: &str) -> bool {
-        let mut matchers = self.matchers.iter();
-        matchers.any(|matcher| matches!(matcher, SignalMatcher::Condition(condition) if condition.kind == kind))
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hold::NodeHold;
 use super::marker::MarkerFact;
-use super::matcher::SignalRules;
+use super::matcher::{SignalMatcher, SignalRules};
 use super::names::{
     AUTOSCALER_TAINT, CANDIDATE_TAINT, CLUSTER_API_ANNOTATIONS, CONNECTIONS_CONDITION, CORDON_ANNOTATION, CORDON_TAINT,
     DELETION_DELAY_ANNOTATION, DRAINING_TAINT, EXCLUDE_LABEL, MAINTENANCE_CONDITIONS, MAINTENANCE_TAINT,
@@ -234,7 +234,8 @@ impl NodeReader {
             is_upgrade_paused,
             cluster_api_machine,
             annotations,
-            unschedulable: spec.unschedulable && (self.maintains() || self.reads(SignalRules::reads_unschedulable)),
+            unschedulable: spec.unschedulable
+                && (self.maintains() || self.reads(|matcher| matches!(matcher, SignalMatcher::Unschedulable(_)))),
             machine: machine_id(&spec.provider_id),
             provider_id: spec.provider_id,
             boot_id: status.node_info.boot_id,
@@ -303,13 +304,16 @@ impl NodeReader {
         }
     }
 
-    fn reads(&self, is_read: impl Fn(&SignalRules) -> bool) -> bool {
-        is_read(&self.rules) || is_read(&self.health_rules)
+    fn reads(&self, is_read: impl Fn(&SignalMatcher) -> bool) -> bool {
+        let mut matchers = self.rules.matchers.iter().chain(&self.health_rules.matchers);
+        matchers.any(is_read)
     }
 
     fn labels(&self, mut labels: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let excludes = |key: &str| [EXCLUDE_LABEL, MANAGED_LABEL].contains(&key);
-        labels.retain(|key, _| self.maintains() || excludes(key) || self.reads(|rules| rules.reads_label(key)));
+        let reads =
+            |key: &str| self.reads(|matcher| matches!(matcher, SignalMatcher::Label(label) if label.key == key));
+        labels.retain(|key, _| self.maintains() || excludes(key) || reads(key));
         labels
     }
 
@@ -319,7 +323,8 @@ impl NodeReader {
                 return value.len() <= MAX_ANNOTATION_BYTES;
             }
             value.truncate(value.floor_char_boundary(MAX_ANNOTATION_BYTES));
-            key == DELETION_DELAY_ANNOTATION || self.reads(|rules| rules.reads_annotation(key))
+            let is_read = |matcher: &_| matches!(matcher, SignalMatcher::Annotation(read) if read.key == *key);
+            key == DELETION_DELAY_ANNOTATION || self.reads(is_read)
         });
         annotations
     }
@@ -328,7 +333,9 @@ impl NodeReader {
         let mut read = BTreeMap::new();
         for condition in conditions {
             let is_of_maintenance = self.maintains() && MAINTENANCE_CONDITIONS.contains(&&*condition.type_);
-            if is_of_maintenance || self.reads(|rules| rules.reads_condition(&condition.type_)) {
+            let is_read =
+                |matcher: &_| matches!(matcher, SignalMatcher::Condition(read) if read.kind == condition.type_);
+            if is_of_maintenance || self.reads(is_read) {
                 let message = condition.message.as_deref().unwrap_or_default();
                 // A maintenance compares its own message as a whole.
                 let end = if is_of_maintenance {
