@@ -154,17 +154,8 @@ impl ObservedHold {
         self.was_paused = true;
     }
 
-    /// Whether the hold keeps a node with these signals in service. `unreachable_since` is when the API server was lost.
-    pub fn applies<'a>(
-        &self,
-        signals: impl Iterator<Item = &'a str>,
-        unreachable_since: Option<Instant>,
-        now: Instant,
-    ) -> bool {
-        self.hold.probes_headgate && self.is_current(signals, unreachable_since, now)
-    }
-
     /// Whether the leader keeps a node with these signals in some pool, which may have only rules that probe single Services.
+    /// `unreachable_since` is when the API server was lost.
     pub(super) fn is_current<'a>(
         &self,
         mut signals: impl Iterator<Item = &'a str>,

@@ -176,9 +176,8 @@ impl NodeReport {
 
     /// Whether the leader's hold keeps the node in service although it has signals: those of the report, and `others`.
     pub fn is_held(&self, others: &[&str], now: Instant) -> bool {
-        let signals = self.signals().keys().map(Signal::name).chain(others.iter().copied());
-        let hold = self.hold.as_ref();
-        hold.is_some_and(|hold| hold.applies(signals, self.unreachable_since, now))
+        let is_probed = self.hold.as_ref().is_some_and(|observed| observed.hold.probes_headgate);
+        is_probed && self.is_held_in_a_pool(others, now)
     }
 
     /// Whether the leader keeps the node in some pool although it has signals: those of the report, and `others`. The pool's rules may
