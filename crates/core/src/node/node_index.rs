@@ -47,21 +47,17 @@ impl NodeIndex {
             return false;
         }
         self.remove(&node.name);
-        for address in &node.addresses {
-            let claimants = self.by_address.entry(*address).or_default();
+        for claimed in node.claims() {
+            let claimants = match &claimed {
+                Claimed::Address(address) => self.by_address.entry(*address).or_default(),
+                Claimed::Machine(machine) => self.by_machine.entry(machine.clone()).or_default(),
+            };
             // A Node may list an address twice.
             if claimants.iter().all(|known| known.name != node.name) {
                 claimants.push(Arc::clone(&node));
             }
             if claimants.len() > 1 {
-                self.contested.insert(Claimed::Address(*address));
-            }
-        }
-        if !node.machine.is_empty() {
-            let nodes = self.by_machine.entry(node.machine.clone()).or_default();
-            nodes.push(Arc::clone(&node));
-            if nodes.len() > 1 {
-                self.contested.insert(Claimed::Machine(node.machine.clone()));
+                self.contested.insert(claimed);
             }
         }
         self.nodes.insert(node.name.clone(), node);
@@ -73,15 +69,14 @@ impl NodeIndex {
         let Some(node) = self.nodes.remove(name) else {
             return false;
         };
-        for address in &node.addresses {
-            remove_from(&mut self.by_address, address, name);
-            if self.claimants(*address).len() < 2 {
-                self.contested.remove(&Claimed::Address(*address));
+        for claimed in node.claims() {
+            match &claimed {
+                Claimed::Address(address) => remove_from(&mut self.by_address, address, name),
+                Claimed::Machine(machine) => remove_from(&mut self.by_machine, machine, name),
             }
-        }
-        remove_from(&mut self.by_machine, &node.machine, name);
-        if self.machine_claimants(&node.machine).len() < 2 {
-            self.contested.remove(&Claimed::Machine(node.machine.clone()));
+            if self.claimants_of(&claimed).len() < 2 {
+                self.contested.remove(&claimed);
+            }
         }
         true
     }
