@@ -15,6 +15,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::telemetry::words;
+
 /// The label of an EndpointSlice with the name of its Service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
@@ -64,23 +66,14 @@ impl fmt::Display for NamespacedName {
     }
 }
 
-/// The family of an IP address. A backend pool has addresses of one family only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum IpFamily {
-    /// IP version 4, `IPv4` in `spec.ipFamilies`.
-    IPv4,
-    /// IP version 6, `IPv6` in `spec.ipFamilies`.
-    IPv6,
-}
-
-impl IpFamily {
-    /// One of `spec.ipFamilies`.
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "IPv4" => Some(Self::IPv4),
-            "IPv6" => Some(Self::IPv6),
-            _ => None,
-        }
+words! {
+    /// The family of an IP address, as in `spec.ipFamilies`. A backend pool has addresses of one family only.
+    #[derive(PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    pub enum IpFamily {
+        /// IP version 4.
+        IPv4 = "IPv4",
+        /// IP version 6.
+        IPv6 = "IPv6",
     }
 }
 
@@ -97,10 +90,7 @@ impl From<IpAddr> for IpFamily {
 
 impl fmt::Display for IpFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::IPv4 => "IPv4",
-            Self::IPv6 => "IPv6",
-        })
+        f.write_str(self.as_str())
     }
 }
 
@@ -316,7 +306,7 @@ impl EndpointObject {
 }
 
 /// What is kept of a Service of type `LoadBalancer`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
     /// Its namespace and name.
     pub name: NamespacedName,
@@ -344,7 +334,7 @@ impl Service {
         let is_local = object.is_local();
         let name = NamespacedName::of(&object.metadata).filter(|_| object.is_load_balancer())?;
         let ServiceObject { metadata, spec, status } = object;
-        let families = spec.ip_families.iter();
+        let family = |text: &String| IpFamily::ALL.into_iter().find(|family| family.as_str() == text);
         Some(Self {
             name,
             uid: metadata.uid.unwrap_or_default(),
@@ -352,7 +342,7 @@ impl Service {
             frontends: status.load_balancer.ingress.len(),
             is_local,
             is_deleting: metadata.deletion_timestamp.is_some(),
-            ip_families: families.filter_map(|text| IpFamily::parse(text)).collect(),
+            ip_families: spec.ip_families.iter().filter_map(family).collect(),
             health_check_port: if is_local { spec.health_check_node_port } else { 0 },
             selector: spec.selector,
         })
@@ -362,14 +352,7 @@ impl Service {
     pub fn named(name: NamespacedName) -> Self {
         Self {
             name,
-            uid: String::new(),
-            has_class: false,
-            frontends: 0,
-            is_local: false,
-            is_deleting: false,
-            ip_families: Vec::new(),
-            health_check_port: 0,
-            selector: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
