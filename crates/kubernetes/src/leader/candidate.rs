@@ -102,17 +102,21 @@ pub(super) enum TaskTarget {
     /// No term and no work.
     Idle,
     /// Work in a term with this deadline.
-    Run {
-        term: i32,
-        until: Instant,
-        handover: Option<Handover>,
-        /// The start of the last successful write.
-        renewed: Moment,
-        /// What the term before left.
-        throttle: ThrottledUntil,
-    },
+    Run(TermTarget),
     /// The term has ended; its work ends, or is aborted.
     Stop { abort: bool },
+}
+
+/// A term as it should be now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TermTarget {
+    pub(super) number: i32,
+    pub(super) until: Instant,
+    pub(super) handover: Option<Handover>,
+    /// The start of the last successful write.
+    pub(super) renewed: Moment,
+    /// What the term before left.
+    pub(super) throttle: ThrottledUntil,
 }
 
 /// When a candidate that does not lead reads the Lease.
@@ -135,6 +139,14 @@ impl ReadSchedule {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Acquisition {
+    /// The start of the write, or of the creation of the ledger before it.
+    began: Moment,
+    term: i32,
+    is_signalled: bool,
+}
+
 #[derive(Clone, Debug)]
 enum Phase {
     /// Waits for the next read.
@@ -148,17 +160,10 @@ enum Phase {
     CreatingLedger {
         began: Moment,
     },
-    /// Creates the Lease, without a holder.
-    Creating,
     /// A write that acquires the Lease is in progress.
-    Acquiring {
-        /// The start of the write, or of the creation of the ledger before it.
-        began: Moment,
-        term: i32,
-        is_signalled: bool,
-    },
-    /// Offers to succeed the holder.
-    Volunteering {
+    Acquiring(Acquisition),
+    /// A write that acquires nothing is in progress: it creates the Lease without a holder, or offers to succeed the holder.
+    Writing {
         /// The time of the next regular read.
         regular_read: Instant,
     },
@@ -226,13 +231,8 @@ impl Candidate {
             Phase::Waiting(schedule) => self.wait_for_read(schedule, inputs),
             Phase::Reading { regular_read } => self.handle_read(event, regular_read, inputs),
             Phase::CreatingLedger { began } => self.handle_ledger_created(&event, began, inputs),
-            Phase::Creating => self.handle_created(event, inputs),
-            Phase::Acquiring {
-                began,
-                term,
-                is_signalled,
-            } => self.handle_acquired(event, (began, term, is_signalled), inputs),
-            Phase::Volunteering { regular_read } => self.handle_volunteered(event, regular_read, inputs),
+            Phase::Writing { regular_read } => self.handle_written(event, regular_read, inputs),
+            Phase::Acquiring(acquisition) => self.handle_acquired(event, acquisition, inputs),
             Phase::Leading(held) => self.lead(held, event, inputs),
             Phase::StoppingWork { release, .. } if matches!(event, Event::WorkEnded(_)) => match release {
                 Some(release) => release_lease(release, inputs),
@@ -368,7 +368,7 @@ impl Candidate {
         }
         if !is_acquirable {
             return match self.volunteer(inputs) {
-                Some(record) => (Phase::Volunteering { regular_read }, write_request(record, inputs)),
+                Some(record) => (Phase::Writing { regular_read }, write_request(record, inputs)),
                 None => self.wait_after_read(regular_read, inputs),
             };
         }
@@ -391,25 +391,25 @@ impl Candidate {
         let term = self.observed.next_term();
         let free = self.observed.record().cloned().unwrap_or_default();
         let acquired = free.acquired(&self.identity, term, inputs.now.wall);
-        let phase = Phase::Acquiring {
+        let acquisition = Acquisition {
             began,
             term,
             is_signalled: inputs.is_signalled,
         };
-        (phase, write_request(acquired, inputs))
+        (Phase::Acquiring(acquisition), write_request(acquired, inputs))
     }
 
     /// The Lease with this candidate as the successor of a holder that cannot work. `None` if none is requested, another
     /// candidate has volunteered, or this one is no better: it gave up for the same reason, or its node has a signal.
     fn volunteer(&self, inputs: Inputs) -> Option<ElectionRecord> {
         let record = self.observed.record()?;
-        let reason = record.unable?.reason;
+        let is_wanted = record.unable.is_some();
         let is_free = !record.is_released() && record.lease.holder != self.identity && record.successor.is_none();
-        let has_given_up = record.give_ups.contains(&self.identity, Some(reason), inputs.now.wall);
-        (is_free && !has_given_up && !inputs.is_signalled).then(|| record.with_successor(&self.identity))
+        let has_given_up = record.give_ups.contains(&self.identity, inputs.now.wall);
+        (is_wanted && is_free && !has_given_up && !inputs.is_signalled).then(|| record.with_successor(&self.identity))
     }
 
-    fn handle_volunteered(&mut self, event: Event, regular_read: Instant, inputs: Inputs) -> Transition {
+    fn handle_written(&mut self, event: Event, regular_read: Instant, inputs: Inputs) -> Transition {
         match event {
             Event::Written(record) => {
                 self.observed.observe(record, inputs.now);
@@ -453,26 +453,12 @@ impl Candidate {
             return self.wait_for_read(ReadSchedule::at(now + wait, now), inputs);
         }
         let record = ElectionRecord::unheld(self.observed.highest_term());
-        (Phase::Creating, write_request(record, inputs))
-    }
-
-    fn handle_created(&mut self, event: Event, inputs: Inputs) -> Transition {
-        match event {
-            Event::Written(record) => {
-                self.observed.observe(record, inputs.now);
-                self.wait_after_read(inputs.now.mono, inputs)
-            }
-            _ => self.wait_after_failure(false, inputs),
-        }
+        let regular_read = inputs.now.mono;
+        (Phase::Writing { regular_read }, write_request(record, inputs))
     }
 
     /// Handles the response to the write that acquires the Lease.
-    fn handle_acquired(
-        &mut self,
-        event: Event,
-        (began, term, is_signalled): (Moment, i32, bool),
-        inputs: Inputs,
-    ) -> Transition {
+    fn handle_acquired(&mut self, event: Event, acquisition: Acquisition, inputs: Inputs) -> Transition {
         let record = match event {
             Event::Written(record) => record,
             Event::Conflict | Event::Refused => {
@@ -491,8 +477,8 @@ impl Candidate {
             let released = record.released(record.failed_terms, inputs.now.wall);
             return release_lease(Release::new(released, true, inputs.now.mono), inputs);
         }
-        let mut held = HeldTerm::new(term, began, record);
-        if is_signalled {
+        let mut held = HeldTerm::new(acquisition.term, acquisition.began, record);
+        if acquisition.is_signalled {
             held = held.signalled(self.signalled_terms);
             self.signalled_terms = self.signalled_terms.saturating_add(1);
         }
@@ -602,7 +588,7 @@ impl Candidate {
 
     fn has_given_up(&self, inputs: Inputs) -> bool {
         let record = self.observed.record();
-        record.is_some_and(|record| record.give_ups.contains(&self.identity, None, inputs.now.wall))
+        record.is_some_and(|record| record.give_ups.contains(&self.identity, inputs.now.wall))
     }
 
     fn interval(&self) -> Duration {

@@ -133,9 +133,12 @@ impl LeaderElector {
                 continue;
             }
             event = match action {
-                Action::Read(deadline) => self.read(deadline).await,
-                Action::CreateLedger(deadline) => self.create_ledger(deadline).await,
-                Action::Write(record, deadline) => self.write(&record, deadline).await,
+                Action::Read(deadline) => self.read(deadline).await.unwrap_or_else(Event::from),
+                Action::CreateLedger(deadline) => {
+                    let created = self.leases.create_ledger(deadline).await;
+                    created.map_or_else(Event::from, |()| Event::LedgerCreated)
+                }
+                Action::Write(record, deadline) => self.write(&record, deadline).await.unwrap_or_else(Event::from),
                 Action::Wait(until) => tokio::select! {
                     biased;
                     event = task.changed() => event,
@@ -151,47 +154,27 @@ impl LeaderElector {
         }
     }
 
-    async fn read(&mut self, deadline: Instant) -> Event {
-        match self.leases.read(deadline).await {
-            Ok(lease) => {
-                let record = lease.as_ref().map(ElectionRecord::from_lease);
-                self.last_lease = lease;
-                Event::Read(record)
-            }
-            Err(error) => failed(&error),
-        }
+    async fn read(&mut self, deadline: Instant) -> Result<Event, LeaseError> {
+        self.last_lease = self.leases.read(deadline).await?;
+        Ok(Event::Read(self.last_lease.as_ref().map(ElectionRecord::from_lease)))
     }
 
-    async fn create_ledger(&mut self, deadline: Instant) -> Event {
-        match self.leases.create_ledger(deadline).await {
-            Ok(()) => Event::LedgerCreated,
-            Err(error) => failed(&error),
-        }
-    }
-
-    async fn write(&mut self, record: &ElectionRecord, deadline: Instant) -> Event {
+    async fn write(&mut self, record: &ElectionRecord, deadline: Instant) -> Result<Event, LeaseError> {
         let lease = record.to_lease(self.last_lease.as_ref(), &self.name);
-        let written = if record.lease.resource_version.is_some() {
-            self.leases.replace(&lease, deadline).await
-        } else {
-            self.leases.create(&lease, deadline).await
-        };
-        match written {
-            Ok(lease) => {
-                let record = ElectionRecord::from_lease(&lease);
-                self.last_lease = Some(lease);
-                Event::Written(record)
-            }
-            Err(error) => failed(&error),
-        }
+        let written = self.leases.write(&lease, deadline).await?;
+        let record = ElectionRecord::from_lease(&written);
+        self.last_lease = Some(written);
+        Ok(Event::Written(record))
     }
 }
 
-fn failed(error: &LeaseError) -> Event {
-    match error {
-        LeaseError::Conflict => Event::Conflict,
-        LeaseError::Refused(_) => Event::Refused,
-        LeaseError::NoResponse(_) => Event::NoResponse,
+impl From<LeaseError> for Event {
+    fn from(error: LeaseError) -> Self {
+        match error {
+            LeaseError::Conflict => Self::Conflict,
+            LeaseError::Refused(_) => Self::Refused,
+            LeaseError::NoResponse(_) => Self::NoResponse,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use headgate_core::clock::Clock;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
-use super::candidate::{Event, Handover, TaskTarget, WorkOutcome};
+use super::candidate::{Event, Handover, TaskTarget, TermTarget, WorkOutcome};
 use super::metrics::{LeaderMetrics, TermFailure, TermRecorder};
 use super::term::{Reports, Term, TermOwner};
 
@@ -54,34 +54,20 @@ where
     /// Brings the task to its target state, and returns an event that the candidate must handle before its next action.
     pub(super) fn reconcile(&mut self, target: TaskTarget) -> Option<Event> {
         match (target, &self.term) {
-            (
-                TaskTarget::Run {
-                    until,
-                    renewed,
-                    handover,
-                    ..
-                },
-                Some(term),
-            ) => {
+            (TaskTarget::Run(target), Some(term)) => {
                 // A candidate whose renewals follow each other at once never waits for the end of the work.
                 if let Some(result) = self.running.try_join_next() {
                     return Some(Event::WorkEnded(self.finish(result)));
                 }
-                self.is_stop_requested |= handover.is_some();
-                self.has_given_up |= matches!(handover, Some(Handover::GaveUp(_)));
-                (!term.renew(until, renewed, handover.is_some())).then_some(Event::DeadlinePassed)
+                let is_handover = target.handover.is_some();
+                self.is_stop_requested |= is_handover;
+                self.has_given_up |= matches!(target.handover, Some(Handover::GaveUp(_)));
+                (!term.renew(target.until, target.renewed, is_handover)).then_some(Event::DeadlinePassed)
             }
-            (
-                TaskTarget::Run {
-                    term,
-                    until,
-                    renewed,
-                    throttle,
-                    ..
-                },
-                None,
-            ) => {
-                let (owner, term) = TermOwner::new(term, until, renewed, throttle, self.clock.clone());
+            (TaskTarget::Run(target), None) => {
+                let TermTarget { until, renewed, .. } = target;
+                let clock = self.clock.clone();
+                let (owner, term) = TermOwner::new(target.number, until, renewed, target.throttle, clock);
                 self.start(owner, term);
                 None
             }
@@ -228,14 +214,14 @@ mod tests {
         Ok(())
     }
 
-    fn run(term: i32, handover: bool) -> TaskTarget {
-        TaskTarget::Run {
-            term,
+    fn run(number: i32, handover: Option<Handover>) -> TaskTarget {
+        TaskTarget::Run(TermTarget {
+            number,
             until: Instant::now() + Duration::from_secs(1),
             renewed: Clock::anchored(jiff::Timestamp::UNIX_EPOCH).now(),
-            handover: handover.then_some(Handover::Requested),
+            handover,
             throttle: ThrottledUntil::default(),
-        }
+        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -255,34 +241,31 @@ mod tests {
         };
 
         let mut finished = task(Work::UntilHandover);
-        assert_eq!(finished.reconcile(run(7, false)), None);
+        assert_eq!(finished.reconcile(run(7, None)), None);
         shows("headgate_leader 1");
         shows("headgate_leader_term 7");
         assert_eq!(metrics.current_term(), Some((7, jiff::Timestamp::UNIX_EPOCH)));
-        assert_eq!(finished.reconcile(run(7, true)), None);
+        assert_eq!(finished.reconcile(run(7, Some(Handover::Requested))), None);
         assert_eq!(finished.changed().await, Event::WorkEnded(WorkOutcome::Finished));
         shows("headgate_leader 0");
 
         for (kind, term) in [(Work::Error, 8), (Work::Return, 9), (Work::Panic, 10)] {
             let mut failed = task(kind);
-            assert_eq!(failed.reconcile(run(term, false)), None);
+            assert_eq!(failed.reconcile(run(term, None)), None);
             assert_eq!(failed.changed().await, Event::WorkEnded(WorkOutcome::Failed));
             assert_eq!(failed.reconcile(TaskTarget::Idle), None);
             assert!(terms.borrow().is_none());
         }
 
         let mut given_up = task(Work::UntilHandover);
-        assert_eq!(given_up.reconcile(run(11, false)), None);
-        let mut target = run(11, true);
-        if let TaskTarget::Run { handover, .. } = &mut target {
-            *handover = Some(Handover::GaveUp(InabilityReason::Lists));
-        }
+        assert_eq!(given_up.reconcile(run(11, None)), None);
+        let target = run(11, Some(Handover::GaveUp(InabilityReason::Lists)));
         assert_eq!(given_up.reconcile(target), None);
         assert_eq!(given_up.changed().await, Event::WorkEnded(WorkOutcome::Finished));
         assert_eq!(given_up.reconcile(TaskTarget::Idle), None);
 
         let mut aborted = task(Work::Never);
-        assert_eq!(aborted.reconcile(run(11, false)), None);
+        assert_eq!(aborted.reconcile(run(11, None)), None);
         assert_eq!(aborted.reconcile(TaskTarget::Stop { abort: false }), None);
         assert_eq!(aborted.reconcile(TaskTarget::Stop { abort: true }), None);
         assert_eq!(aborted.changed().await, Event::WorkEnded(WorkOutcome::Finished));
@@ -290,12 +273,12 @@ mod tests {
         assert_eq!(aborted.reconcile(TaskTarget::Stop { abort: true }), Some(stopped));
 
         let mut dropped = task(Work::Never);
-        assert_eq!(dropped.reconcile(run(12, false)), None);
+        assert_eq!(dropped.reconcile(run(12, None)), None);
         shows("headgate_leader 1");
         // The term has ended by the clock, whatever its work does.
         advance(Duration::from_secs(1)).await;
         shows("headgate_leader 0");
-        assert_eq!(dropped.reconcile(run(12, false)), Some(Event::DeadlinePassed));
+        assert_eq!(dropped.reconcile(run(12, None)), Some(Event::DeadlinePassed));
         drop(dropped);
         shows("headgate_leader_transitions_total{to=\"leader\"} 7");
         shows("headgate_leader_transitions_total{to=\"follower\"} 7");

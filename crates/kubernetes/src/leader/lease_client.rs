@@ -46,39 +46,37 @@ impl LeaseClient {
 
     /// Reads the Lease; `None` if it does not exist.
     pub(super) async fn read(&mut self, deadline: Instant) -> Result<Option<Lease>, LeaseError> {
-        let response = timeout_at(deadline, self.api.get_opt(&self.name)).await;
-        self.log(
-            "read",
-            response.map_err(|_| no_response_in_time()).and_then(classify_read),
-        )
+        let read = async {
+            self.api
+                .get_opt(&self.name)
+                .await?
+                .map(Decoded::into_object)
+                .transpose()
+        };
+        let response = within(deadline, read).await;
+        self.log("read", response)
     }
 
-    /// Creates the Lease; returns it as stored.
-    pub(super) async fn create(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
+    /// Replaces the Lease in the version that `lease` names, or creates it if that names none. Returns it as stored.
+    pub(super) async fn write(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
+        let is_new = lease.metadata.resource_version.is_none();
         let (params, lease) = (PostParams::default(), Decoded::Object(lease.clone()));
-        let response = timeout_at(deadline, self.api.create(&params, &lease)).await;
-        self.log(
-            "create",
-            response.map_err(|_| no_response_in_time()).and_then(classify_write),
-        )
+        let written = async {
+            if is_new {
+                self.api.create(&params, &lease).await?.into_object()
+            } else {
+                self.api.replace(&self.name, &params, &lease).await?.into_object()
+            }
+        };
+        let response = within(deadline, written).await;
+        self.log(if is_new { "create" } else { "update" }, response)
     }
 
     /// Creates the ledger. A conflict means that it exists.
     pub(super) async fn create_ledger(&mut self, deadline: Instant) -> Result<(), LeaseError> {
         let (params, ledger) = (PostParams::default(), Decoded::Object(new_ledger()));
-        let response = timeout_at(deadline, self.ledgers.create(&params, &ledger)).await;
-        let created = response.map_err(|_| no_response_in_time());
-        self.log("create ledger", created.and_then(|created| classify(created.map(drop))))
-    }
-
-    /// Replaces the Lease in the version that `lease` names.
-    pub(super) async fn replace(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
-        let (params, lease) = (PostParams::default(), Decoded::Object(lease.clone()));
-        let response = timeout_at(deadline, self.api.replace(&self.name, &params, &lease)).await;
-        self.log(
-            "update",
-            response.map_err(|_| no_response_in_time()).and_then(classify_write),
-        )
+        let response = within(deadline, self.ledgers.create(&params, &ledger)).await;
+        self.log("create ledger", response.map(drop))
     }
 
     fn log<T>(&mut self, verb: &'static str, response: Result<T, LeaseError>) -> Result<T, LeaseError> {
@@ -100,32 +98,24 @@ impl LeaseClient {
     }
 }
 
-fn no_response_in_time() -> LeaseError {
-    LeaseError::NoResponse("the API server did not respond in time".to_owned())
+async fn within<T>(deadline: Instant, request: impl Future<Output = kube::Result<T>>) -> Result<T, LeaseError> {
+    let too_late = |_| LeaseError::NoResponse("the API server did not respond in time".to_owned());
+    let response = timeout_at(deadline, request).await.map_err(too_late)?;
+    response.map_err(classify)
 }
 
-fn classify_read(response: kube::Result<Option<Decoded<Lease>>>) -> Result<Option<Lease>, LeaseError> {
-    classify(response.and_then(|lease| lease.map(Decoded::into_object).transpose()))
-}
-
-fn classify_write(response: kube::Result<Decoded<Lease>>) -> Result<Lease, LeaseError> {
-    classify(response.and_then(Decoded::into_object))
-}
-
-fn classify<T>(response: Result<T, kube::Error>) -> Result<T, LeaseError> {
-    response.map_err(|error| {
-        let text = headgate_core::telemetry::error_chain(&error);
-        match error {
-            kube::Error::Api(status) => match status.code {
-                // 404: a write of a Lease that was deleted.
-                404 | 409 => LeaseError::Conflict,
-                408 | 429 => LeaseError::NoResponse(text),
-                400..=499 => LeaseError::Refused(text),
-                _ => LeaseError::NoResponse(text),
-            },
+fn classify(error: kube::Error) -> LeaseError {
+    let text = headgate_core::telemetry::error_chain(&error);
+    match error {
+        kube::Error::Api(status) => match status.code {
+            // 404: a write of a Lease that was deleted.
+            404 | 409 => LeaseError::Conflict,
+            408 | 429 => LeaseError::NoResponse(text),
+            400..=499 => LeaseError::Refused(text),
             _ => LeaseError::NoResponse(text),
-        }
-    })
+        },
+        _ => LeaseError::NoResponse(text),
+    }
 }
 
 #[cfg(test)]
@@ -153,9 +143,9 @@ mod tests {
             let status = Status::failure("", "").with_code(code);
             let error = kube::Error::Api(status.boxed());
             let text = headgate_core::telemetry::error_chain(&error);
-            assert_eq!(classify::<()>(Err(error)), Err(class(text)), "{code}");
+            assert_eq!(classify(error), class(text), "{code}");
         }
         let cut_off = kube::Error::Service("connection closed".into());
-        assert!(matches!(classify::<()>(Err(cut_off)), Err(LeaseError::NoResponse(_))));
+        assert!(matches!(classify(cut_off), LeaseError::NoResponse(_)));
     }
 }

@@ -122,10 +122,10 @@ impl GiveUps {
         self.0.is_empty()
     }
 
-    /// Whether `holder` gave up recently, for this reason or, without one, for any.
-    pub(super) fn contains(&self, holder: &str, reason: Option<InabilityReason>, now: Timestamp) -> bool {
+    /// Whether `holder` gave up recently.
+    pub(super) fn contains(&self, holder: &str, now: Timestamp) -> bool {
         let mut recent = self.0.iter().filter(|give_up| give_up.is_recent(now));
-        recent.any(|give_up| give_up.holder == holder && reason.is_none_or(|reason| reason == give_up.reason))
+        recent.any(|give_up| give_up.holder == holder)
     }
 
     /// The terms given up recently enough to count, without those that are older.
@@ -180,13 +180,11 @@ mod tests {
             ("a", -10, false),
             ("b", 0, false),
         ] {
-            let reason = Some(InabilityReason::Lists);
-            assert_eq!(gave_up.contains(holder, reason, minute(at)), counts, "{holder} {at}");
-            assert_eq!(gave_up.contains(holder, None, minute(at)), counts, "{holder} {at}");
+            assert_eq!(gave_up.contains(holder, minute(at)), counts, "{holder} {at}");
         }
         let again = gave_up.with("a", InabilityReason::Lists, minute(5));
         assert_eq!(again.0.len(), 1);
-        assert!(again.contains("a", None, minute(14)));
+        assert!(again.contains("a", minute(14)));
         assert!(again.recent(minute(15)).is_empty());
     }
 
@@ -200,7 +198,7 @@ mod tests {
             length <= MAX_GIVE_UPS_BYTES && length > MAX_GIVE_UPS_BYTES / 2,
             "{length}"
         );
-        assert!(all.contains("m99", None, minute(0)) && !all.contains("m0", None, minute(0)));
+        assert!(all.contains("m99", minute(0)) && !all.contains("m0", minute(0)));
         let lengths = (0..1000).filter_map(|length| {
             let one = GiveUps::default().with(&"m".repeat(length), InabilityReason::Lists, minute(0));
             (!one.is_empty()).then(|| serde_json::to_string(&one).unwrap().len())

@@ -99,8 +99,9 @@ async fn send(leases: &mut LeaseClient, request: &Request) -> Response {
     let deadline = Instant::now() + REQUEST_TIMEOUT;
     match request {
         Request::Read => leases.read(deadline).await,
-        Request::Create(lease) => leases.create(lease, deadline).await.map(Some),
-        Request::Acquire(lease, _) | Request::Release(lease) => leases.replace(lease, deadline).await.map(Some),
+        Request::Create(lease) | Request::Acquire(lease, _) | Request::Release(lease) => {
+            leases.write(lease, deadline).await.map(Some)
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::super::election_record::ElectionRecord;
 use super::super::successor_request::InabilityReason;
 use super::super::timing::{RENEW_DEADLINE, RETRY_PERIOD, SUCCESSFUL_TERM_DURATION, signalled_term_min_duration};
-use super::{Inputs, TaskTarget};
+use super::{Inputs, TaskTarget, TermTarget};
 
 /// Why a term ends although its deadline has not passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,13 +119,13 @@ impl HeldTerm {
     }
 
     pub(super) fn task_target(&self) -> TaskTarget {
-        TaskTarget::Run {
-            term: self.number,
+        TaskTarget::Run(TermTarget {
+            number: self.number,
             until: self.until,
             renewed: self.renewed_at,
             handover: self.handover,
             throttle: self.inherited_throttle,
-        }
+        })
     }
 
     /// The record that releases the Lease at the end of a term that has not failed.

@@ -71,7 +71,7 @@ impl Scenario {
     #[track_caller]
     fn handover(&self) -> Option<Handover> {
         match self.candidate.task_target() {
-            TaskTarget::Run { handover, .. } => handover,
+            TaskTarget::Run(target) => target.handover,
             target => panic!("no term: {target:?}"),
         }
     }
@@ -109,13 +109,13 @@ impl Scenario {
         let wait = scenario.after(500, Event::Written(acquired.clone()));
         assert_eq!(wait, Action::Wait(Some(began + Duration::from_secs(2))));
         let until = began + Duration::from_secs(10);
-        let target = TaskTarget::Run {
-            term: 7,
+        let target = TaskTarget::Run(TermTarget {
+            number: 7,
             until,
             renewed,
             handover: None,
             throttle: ThrottledUntil::default(),
-        };
+        });
         assert_eq!(
             scenario.candidate.task_target(),
             target,
@@ -129,7 +129,7 @@ impl Scenario {
 fn a_renewal_without_a_response_moves_no_deadline() {
     let (mut scenario, _) = Scenario::leading();
     let until = |scenario: &Scenario| match scenario.candidate.task_target() {
-        TaskTarget::Run { until, .. } => Some(until),
+        TaskTarget::Run(target) => Some(target.until),
         _ => None,
     };
     let before = until(&scenario);
@@ -204,7 +204,7 @@ fn a_lease_without_a_ledger_is_acquired_as_it_is_created() {
     assert_eq!(created.lease.resource_version, None);
     scenario.after(1000, Event::Written(created));
     assert!(
-        matches!(scenario.candidate.task_target(), TaskTarget::Run { term: 1, until, .. } if until == began + Duration::from_secs(10)),
+        matches!(scenario.candidate.task_target(), TaskTarget::Run(TermTarget { number: 1, until, .. }) if until == began + Duration::from_secs(10)),
         "the deadline counts from before the ledger"
     );
 }
@@ -301,7 +301,7 @@ fn an_unable_leader_keeps_its_term_until_a_candidate_volunteers() {
     assert_eq!(scenario.handover(), Some(Handover::GaveUp(InabilityReason::Lists)));
     let released = scenario.writes(10, Event::WorkEnded(WorkOutcome::Finished));
     assert!(released.is_released() && released.unable.is_none() && released.successor.is_none());
-    assert!(released.give_ups.contains("me", None, scenario.inputs.now.wall));
+    assert!(released.give_ups.contains("me", scenario.inputs.now.wall));
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn a_throttle_deadline_passes_from_leader_to_leader() {
     scenario.reads(5000, Event::Woke);
     let acquired = scenario.writes(0, Event::Read(Some(free)));
     scenario.waits(10, Event::Written(acquired));
-    let TaskTarget::Run { throttle, .. } = scenario.candidate.task_target() else {
+    let TaskTarget::Run(TermTarget { throttle, .. }) = scenario.candidate.task_target() else {
         panic!("it leads")
     };
     let writes = throttle.writes.expect("a deadline");

@@ -62,7 +62,7 @@ impl Election {
 
     pub(super) fn alter_before(&self, candidate: &mut Candidate, event: &mut Event, now: Moment) {
         match (self.bug, &mut candidate.phase) {
-            (Some(Bug::CountsFromAnswer), Phase::Acquiring { began, .. }) => *began = now,
+            (Some(Bug::CountsFromAnswer), Phase::Acquiring(acquisition)) => acquisition.began = now,
             (Some(Bug::AcquiresMissingLease), Phase::CreatingLedger { .. }) if *event == Event::Conflict => {
                 *event = Event::LedgerCreated;
             }
@@ -83,9 +83,9 @@ impl Election {
     pub(super) fn alter_after(&self, candidate: &mut Candidate, action: &mut Action) {
         match (self.bug, &mut candidate.phase, action) {
             (Some(Bug::LeadsForLonger), Phase::Leading(held), _) => held.until = held.attempt.mono + 2 * LEASE_DURATION,
-            (Some(Bug::RepeatsNumber), Phase::Acquiring { term, .. }, Action::Write(record, _)) => {
-                *term -= 1;
-                record.lease.transitions = *term;
+            (Some(Bug::RepeatsNumber), Phase::Acquiring(acquisition), Action::Write(record, _)) => {
+                acquisition.term -= 1;
+                record.lease.transitions = acquisition.term;
             }
             _ => {}
         }

@@ -29,7 +29,7 @@ impl Election {
         let now = self.moment(number, state.now).mono;
         let process = state.processes[number].as_ref();
         let target = process.map(|process| process.candidate.task_target());
-        matches!(target, Some(TaskTarget::Run { until, .. }) if now < until)
+        matches!(target, Some(TaskTarget::Run(target)) if now < target.until)
     }
 
     /// What processes do now, or else the passing of time.
@@ -287,12 +287,12 @@ impl Election {
             process.candidate.rng = Rng::with_seed(self.seed);
             let ended = Event::WorkEnded(WorkOutcome::Finished);
             match (process.candidate.task_target(), process.term) {
-                (TaskTarget::Run { term, handover, .. }, Some(running)) if term == running => {
+                (TaskTarget::Run(target), Some(running)) if target.number == running => {
                     if process.work == Work::None {
                         event = ended;
                         continue;
                     }
-                    if handover.is_some() && process.work == Work::Running {
+                    if target.handover.is_some() && process.work == Work::Running {
                         process.work = Work::Stopping(None);
                         if self.has(Bug::ReleasesBeforeWorkEnds) {
                             event = ended;
@@ -300,7 +300,7 @@ impl Election {
                         }
                     }
                 }
-                (TaskTarget::Run { term, .. }, _) => {
+                (TaskTarget::Run(TermTarget { number: term, .. }), _) => {
                     (process.term, process.work) = (Some(term), Work::Running);
                     let lease = match &process.candidate.phase {
                         Phase::Leading(held) => held.record.lease.uid.clone(),

@@ -35,11 +35,7 @@ fn a_term_ends_when_the_lease_is_read_as_that_of_another_term() {
         scenario.reads(3000, Event::NoResponse);
         scenario.after(10, Event::Read(found.clone()));
         let target = scenario.candidate.task_target();
-        assert_eq!(
-            matches!(target, TaskTarget::Run { .. }),
-            goes_on,
-            "{found:?}: {target:?}"
-        );
+        assert_eq!(matches!(target, TaskTarget::Run(_)), goes_on, "{found:?}: {target:?}");
     }
 }
 
@@ -81,7 +77,7 @@ fn each_signalled_term_lasts_longer_until_the_signal_ends() {
         let mut seconds = 0;
         while !matches!(
             scenario.candidate.task_target(),
-            TaskTarget::Run { handover: Some(_), .. }
+            TaskTarget::Run(TermTarget { handover: Some(_), .. })
         ) {
             action = if let Action::Write(written, _) = action {
                 scenario.after(0, Event::Written(written))
