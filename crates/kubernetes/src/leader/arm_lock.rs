@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use self::hold_state::HoldState;
 use self::lock_task::LockTask;
 pub use self::metrics::LockMetrics;
-use self::state_machine::{Obstacle, StateMachine};
+use self::state_machine::StateMachine;
 use super::LeaseName;
 
 /// The holder of every leader, so that the next one can use or release the hold of a crashed one.
@@ -129,15 +129,16 @@ impl ArmLock {
         metrics: LockMetrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (sender, changes) = watch::channel(());
+        let state_machine = StateMachine::new(lease.clone(), holder.to_owned(), fastrand::Rng::new());
         let lock = Self {
-            holds: Arc::new(HoldState::new()),
+            holds: Arc::new(HoldState::new(state_machine.obstacle(clock.now()))),
             changes,
             name: lease.name.as_str().into(),
             metrics,
         };
         let task = LockTask {
             client,
-            state_machine: StateMachine::new(lease.clone(), holder.to_owned(), fastrand::Rng::new()),
+            state_machine,
             lease,
             holds: Arc::clone(&lock.holds),
             changes: sender,
@@ -165,8 +166,10 @@ impl ArmLock {
                 is_writing: false,
                 is_early_operation: false,
             }),
-            Ok(None) => Err(self.obstacle()),
-            Err(_) => Err(LockError::Stopped { lease: self.lease() }),
+            Ok(None) => Err(self.holds.obstacle()),
+            Err(_) => Err(LockError::Stopped {
+                lease: format!("Lease {}", self.name),
+            }),
         }
     }
 
@@ -178,25 +181,6 @@ impl ArmLock {
     /// The number of writes of this process that are under way.
     pub fn writes(&self) -> watch::Receiver<usize> {
         self.holds.writes()
-    }
-
-    fn lease(&self) -> String {
-        format!("Lease {}", self.name)
-    }
-
-    fn obstacle(&self) -> LockError {
-        let lease = self.lease();
-        match self.holds.obstacle() {
-            Obstacle::Held { holder, since, expires } => LockError::Held {
-                lease,
-                holder,
-                since,
-                expires,
-            },
-            Obstacle::Closed => LockError::Closed { lease },
-            Obstacle::Failed(error) => LockError::Failed { lease, error },
-            Obstacle::Pending => LockError::Timeout { lease },
-        }
     }
 }
 

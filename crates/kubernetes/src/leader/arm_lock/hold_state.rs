@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::state_machine::{Demand, Hold, Obstacle};
+use super::LockError;
+use super::state_machine::{Demand, Hold};
 
 /// How long a hold is kept after its writer was dropped during a write: the request may still arrive.
 const DROPPED_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,7 +45,7 @@ struct State {
     unreleased: Option<Hold>,
     /// No request and no watch raises a doubt that the Lease is this process's.
     is_confirmed: bool,
-    obstacle: Obstacle,
+    obstacle: LockError,
 }
 
 #[derive(Debug)]
@@ -73,7 +74,7 @@ impl State {
 pub(super) struct Waiter<'a>(&'a HoldState);
 
 impl HoldState {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(obstacle: LockError) -> Self {
         Self {
             state: Mutex::new(State {
                 waiting: 0,
@@ -81,7 +82,7 @@ impl HoldState {
                 has_written: false,
                 unreleased: None,
                 is_confirmed: false,
-                obstacle: Obstacle::Pending,
+                obstacle,
             }),
             changed: Notify::new(),
             other_holds: watch::Sender::new(0),
@@ -102,7 +103,7 @@ impl HoldState {
     }
 
     /// What prevents the waiting writers from entering.
-    pub(super) fn obstacle(&self) -> Obstacle {
+    pub(super) fn obstacle(&self) -> LockError {
         self.state().obstacle.clone()
     }
 
@@ -232,7 +233,13 @@ impl HoldState {
 
     /// Publishes the current hold, whether nothing raises a doubt about it, the obstacle for waiting writers, and the number of other
     /// processes' holds. Returns whether a hold with writers in it was lost.
-    pub(super) fn publish(&self, hold: Option<Hold>, is_confirmed: bool, obstacle: Obstacle, other_holds: u64) -> bool {
+    pub(super) fn publish(
+        &self,
+        hold: Option<Hold>,
+        is_confirmed: bool,
+        obstacle: LockError,
+        other_holds: u64,
+    ) -> bool {
         let mut state = self.state();
         let mut is_lost = false;
         state.is_confirmed = is_confirmed;
@@ -294,6 +301,18 @@ mod tests {
         }
     }
 
+    fn obstacle() -> LockError {
+        LockError::Timeout { lease: String::new() }
+    }
+
+    /// A hold that closes in a minute, now, and when it closes.
+    fn opened() -> (HoldState, Instant, Instant) {
+        let (holds, now) = (HoldState::new(obstacle()), Instant::now());
+        let closes = now + Duration::from_mins(1);
+        holds.publish(Some(hold(1, closes)), true, obstacle(), 0);
+        (holds, now, closes)
+    }
+
     fn demand(holds: &HoldState, now: Instant) -> (bool, bool, bool) {
         let demand = holds.demand(now);
         (demand.has_waiters, demand.keep_hold, demand.has_written)
@@ -301,13 +320,13 @@ mod tests {
 
     #[test]
     fn many_share_a_hold_and_the_last_one_closes_it() {
-        let (holds, now) = (HoldState::new(), Instant::now());
+        let (holds, now) = (HoldState::new(obstacle()), Instant::now());
         let closes = now + Duration::from_mins(1);
         assert!(holds.changed().now_or_never().is_none(), "no writer has come");
         let (one, two) = (holds.wait(), holds.wait());
         assert!(holds.changed().now_or_never().is_some());
         assert_eq!((one.enter(now), demand(&holds, now)), (None, (true, false, false)));
-        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
+        holds.publish(Some(hold(1, closes)), true, obstacle(), 0);
         assert_eq!(demand(&holds, now), (true, true, false), "for the waiting writers");
         assert_eq!((one.enter(now), two.enter(now)), (Some(1), Some(1)));
         assert!(holds.accepts_writes(1, now) && !holds.accepts_writes(2, now));
@@ -326,17 +345,15 @@ mod tests {
         let late = holds.wait();
         assert_eq!((late.enter(now), holds.accepts_writes(1, now)), (None, false));
         assert_eq!(demand(&holds, now), (true, false, true), "not opened again");
-        holds.publish(None, true, Obstacle::Pending, 0);
+        holds.publish(None, true, obstacle(), 0);
         assert!(holds.is_released_or_in_use(1));
-        holds.publish(Some(hold(2, closes)), true, Obstacle::Closed, 0);
+        holds.publish(Some(hold(2, closes)), true, obstacle(), 0);
         assert_eq!((late.enter(now), demand(&holds, now)), (Some(2), (true, true, false)));
     }
 
     #[test]
     fn no_writer_enters_an_old_hold() {
-        let (holds, now) = (HoldState::new(), Instant::now());
-        let closes = now + Duration::from_mins(1);
-        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
+        let (holds, now, closes) = opened();
         let one = holds.wait();
         assert_eq!(one.enter(now), Some(1));
         drop(one);
@@ -368,8 +385,8 @@ mod tests {
             (closes - moment, true, last + moment, false),
         ] {
             let what = format!("{:?} {is_confirmed} {:?}", began - now, at - now);
-            let holds = HoldState::new();
-            holds.publish(Some(hold(1, closes)), is_confirmed, Obstacle::Closed, 0);
+            let holds = HoldState::new(obstacle());
+            holds.publish(Some(hold(1, closes)), is_confirmed, obstacle(), 0);
             assert_eq!([(); 3].map(|()| holds.wait().enter(now)), [Some(1); 3]);
             assert!(!holds.begin_operation(2, began), "of another hold");
             assert_eq!(holds.begin_operation(1, began), began < closes);
@@ -397,20 +414,18 @@ mod tests {
 
     #[test]
     fn a_write_ends_before_the_hold_expires() {
-        let (holds, now) = (HoldState::new(), Instant::now());
+        let (holds, now) = (HoldState::new(obstacle()), Instant::now());
         let expires = hold(1, now).expires_at;
         assert_eq!(holds.write_deadline(1, now), None);
-        holds.publish(Some(hold(1, now)), true, Obstacle::Closed, 0);
+        holds.publish(Some(hold(1, now)), true, obstacle(), 0);
         let deadlines = [(1, now), (2, now), (1, expires)].map(|(number, now)| holds.write_deadline(number, now));
         assert_eq!(deadlines, [Some(expires - EXPIRY_MARGIN), None, None]);
     }
 
     #[test]
     fn a_closed_hold_is_held_until_it_expires_or_is_lost() {
-        let (holds, now) = (HoldState::new(), Instant::now());
-        let closes = now + Duration::from_mins(1);
+        let (holds, now, closes) = opened();
         let expires = hold(1, closes).expires_at;
-        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
         assert_eq!(holds.wait().enter(now), Some(1));
         assert!(holds.is_held(1, closes) && !holds.is_held(2, now));
         assert!(holds.is_held(1, expires - Duration::from_millis(1)) && !holds.is_held(1, expires));
@@ -418,17 +433,15 @@ mod tests {
         holds.leave(1);
         let _ = holds.demand(now);
         assert!(holds.is_held(1, now), "not released yet");
-        holds.publish(Some(hold(2, closes)), true, Obstacle::Closed, 0);
+        holds.publish(Some(hold(2, closes)), true, obstacle(), 0);
         assert!(!holds.is_held(1, now) && holds.is_held(2, now));
-        let is_lost = holds.publish(None, true, Obstacle::Pending, 0);
+        let is_lost = holds.publish(None, true, obstacle(), 0);
         assert!(!is_lost && !holds.is_held(2, now), "no writer was in it");
     }
 
     #[test]
     fn a_hold_is_kept_for_a_write_that_was_dropped() {
-        let (holds, now) = (HoldState::new(), Instant::now());
-        let closes = now + Duration::from_mins(1);
-        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
+        let (holds, now, _) = opened();
         assert_eq!(holds.wait().enter(now), Some(1));
         let writes = holds.writes();
         holds.begin_write(1);
@@ -450,18 +463,16 @@ mod tests {
 
     #[test]
     fn writers_of_a_lost_hold_do_not_count_in_the_next() {
-        let (holds, now) = (HoldState::new(), Instant::now());
-        let closes = now + Duration::from_mins(1);
-        holds.publish(Some(hold(1, closes)), true, Obstacle::Closed, 0);
+        let (holds, now, closes) = opened();
         assert_eq!(holds.wait().enter(now), Some(1));
         let mut other_holds = holds.other_holds();
-        assert!(holds.publish(None, true, Obstacle::Pending, 3), "the loss is reported");
+        assert!(holds.publish(None, true, obstacle(), 3), "the loss is reported");
         assert_eq!(
             (other_holds.has_changed().unwrap(), *other_holds.borrow_and_update()),
             (true, 3)
         );
         assert!(!holds.accepts_writes(1, now) && holds.is_released_or_in_use(1));
-        holds.publish(Some(hold(2, closes)), true, Obstacle::Closed, 3);
+        holds.publish(Some(hold(2, closes)), true, obstacle(), 3);
         assert!(!other_holds.has_changed().unwrap());
         assert_eq!(holds.wait().enter(now), Some(2));
         holds.mark_written(1);

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::super::LeaseName;
 use super::super::lease_client::LeaseError;
 use super::super::timing::jittered;
+use super::LockError;
 use super::lock_observation::{LockObservation, ObservedLock};
 use super::lock_record::{self, LockRecord};
 
@@ -108,23 +109,6 @@ pub(super) enum Step {
     Wait(Option<Instant>),
 }
 
-/// What prevents a waiting writer from entering a hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
-    /// Another process holds the Lease.
-    Held {
-        holder: String,
-        since: Option<Timestamp>,
-        expires: Option<Timestamp>,
-    },
-    /// This process's hold admits no new writes any more.
-    Closed,
-    /// The last request failed.
-    Failed(String),
-    /// Nothing: the Lease is not acquired yet.
-    Pending,
-}
-
 /// A hold under headgate's name that this process does not have.
 #[derive(Clone, Copy, Debug)]
 struct Leftover {
@@ -194,18 +178,21 @@ impl StateMachine {
         self.observation.other_holds()
     }
 
-    pub(super) fn obstacle(&self, now: Moment) -> Obstacle {
+    /// What prevents a waiting writer from entering a hold.
+    pub(super) fn obstacle(&self, now: Moment) -> LockError {
+        let lease = format!("Lease {}", self.lease.name);
         if self.hold.is_some() {
-            return Obstacle::Closed;
+            return LockError::Closed { lease };
         }
-        match (&self.last_error, self.observation.record()) {
-            (Some(error), _) => Obstacle::Failed(error.clone()),
-            (None, Some(record)) if !record.is_acquirable_by(&self.holder, now.wall) => Obstacle::Held {
+        match (self.last_error.clone(), self.observation.record()) {
+            (Some(error), _) => LockError::Failed { lease, error },
+            (None, Some(record)) if !record.is_acquirable_by(&self.holder, now.wall) => LockError::Held {
+                lease,
                 holder: record.lease.holder.clone(),
                 since: record.lease.acquired,
                 expires: record.lease.expires(),
             },
-            _ => Obstacle::Pending,
+            _ => LockError::Timeout { lease },
         }
     }
 

@@ -256,14 +256,14 @@ fn a_waiting_writer_gets_the_lease_by_watch_expiry_or_read() {
 fn after_a_conflict_the_lease_is_read_again() {
     let mut world = World::new(Some(Lease::default()));
     world.settle(NOTHING);
-    assert_eq!(world.machine.obstacle(world.now), Obstacle::Pending);
+    assert!(matches!(world.machine.obstacle(world.now), LockError::Timeout { .. }));
     let acquire = world.request(WAITING);
     world.put(world.held("ccm", SECOND));
     world.send(&acquire);
     assert_eq!(world.settle(WAITING).0, "read");
     assert!(matches!(
         world.machine.obstacle(world.now),
-        Obstacle::Held { holder, .. } if holder == "ccm"
+        LockError::Held { holder, .. } if holder == "ccm"
     ));
     // A Lease that another process has created meanwhile is acquired.
     let mut world = World::new(None);
@@ -360,7 +360,7 @@ fn lease_is_read_again_after_a_lost_response() {
     assert!(world.machine.is_confirmed());
     world.machine.handle_response(&acquire, lost(), world.now);
     assert!(!world.machine.is_confirmed());
-    assert!(matches!(world.machine.obstacle(world.now), Obstacle::Failed(_)));
+    assert!(matches!(world.machine.obstacle(world.now), LockError::Failed { .. }));
     let (sent, delay) = world.settle(NOTHING);
     assert!(sent.is_empty() && delay.unwrap() < 2 * RETRY_DELAY);
     world.pass(delay.unwrap());
