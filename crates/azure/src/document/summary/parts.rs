@@ -15,16 +15,17 @@ use crate::body_stream::BodyReader;
 use crate::id::{Etag, LoadBalancerId, NetworkInterfaceId, PoolId};
 
 /// What the beginning of a load balancer's document says: ARM writes the state before everything that may be large.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LoadBalancerState {
-    id: Option<LoadBalancerId>,
+    id: Option<String>,
     etag: Option<Etag>,
-    provisioning_state: ProvisioningState,
+    /// Empty if it is no text; `None` where the document has none.
+    state: Option<String>,
 }
 
 impl LoadBalancerState {
     pub(crate) fn provisioning_state(&self) -> ProvisioningState {
-        self.provisioning_state
+        ProvisioningState::from_text(self.state.as_deref().filter(|state| !state.is_empty()))
     }
 }
 
@@ -53,23 +54,19 @@ impl<E> ListedPool<E> {
 
 /// Reads the state of a load balancer from the beginning of its document, or from all of it.
 pub(crate) fn read_state(beginning: BodyReader) -> Result<LoadBalancerState, String> {
-    let mut reader = StateReader::default();
+    let mut reader = LoadBalancerState::default();
     match read_object(beginning, &mut reader) {
         // The reader stops where it has found the state.
         Err(error) if reader.state.is_none() => Err(format!(
             "no provisioningState at the beginning of the load balancer: {error}"
         )),
-        _ => Ok(LoadBalancerState {
-            id: reader.id.and_then(|id| LoadBalancerId::parse(&id).ok()),
-            etag: reader.etag,
-            provisioning_state: ProvisioningState::from_text(reader.state.as_deref().filter(|state| !state.is_empty())),
-        }),
+        _ => Ok(reader),
     }
 }
 
 /// Reads the `provisioningState` of a resource; `None` if it is none, or has none. What follows the state is not parsed.
 pub(crate) fn read_provisioning_state(body: BodyReader) -> Option<String> {
-    let mut reader = StateReader::default();
+    let mut reader = LoadBalancerState::default();
     // It is an error where the reader stops, too.
     drop(read_object(body, &mut reader));
     reader.state
@@ -164,15 +161,13 @@ impl<E> LoadBalancerSummary<E> {
         pools: Vec<PoolSummary<E>>,
     ) -> Self {
         let pools = pools.into_iter().map(|pool| pool.with_etag(state.etag.clone()));
+        let id = state.id.as_deref().and_then(|id| LoadBalancerId::parse(id).ok());
         Self {
             pools: pools.collect(),
             // In the document's case, if it is this load balancer's.
-            id: state
-                .id
-                .filter(|id| id == requested)
-                .unwrap_or_else(|| requested.clone()),
+            provisioning_state: state.provisioning_state(),
+            id: id.filter(|id| id == requested).unwrap_or_else(|| requested.clone()),
             etag: state.etag,
-            provisioning_state: state.provisioning_state,
             rules: Value::from_iter([("loadBalancingRules", rules), ("probes", probes)]),
         }
     }
@@ -193,15 +188,7 @@ impl Items for InterfacesReader {
     }
 }
 
-#[derive(Default)]
-struct StateReader {
-    id: Option<String>,
-    etag: Option<Etag>,
-    /// Empty if it is no text.
-    state: Option<String>,
-}
-
-impl Fields for StateReader {
+impl Fields for LoadBalancerState {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
             "id" => self.id = read_text(map)?,
