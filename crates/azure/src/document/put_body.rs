@@ -2,12 +2,9 @@
 //!
 //! It serializes from the document, or from the texts of its addresses, without a copy, because a pool may have thousands of them.
 
-use std::borrow::Cow;
-use std::fmt;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::ser::{Error as _, Serialize, SerializeMap as _, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -120,10 +117,10 @@ impl Serialize for PutText<'_> {
             let value: &RawValue = serde_json::from_slice(text).map_err(S::Error::custom)?;
             return value.serialize(serializer);
         }
-        let FieldTexts(fields) = serde_json::from_slice(text).map_err(S::Error::custom)?;
+        let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(S::Error::custom)?;
         let fields = fields
             .iter()
-            .filter(|(name, _)| !part.read_only().contains(&name.as_ref()));
+            .filter(|(name, _)| !part.read_only().contains(&name.as_str()));
         let mut map = serializer.serialize_map(None)?;
         for (name, value) in fields {
             match part.child(name) {
@@ -134,32 +131,3 @@ impl Serialize for PutText<'_> {
         map.end()
     }
 }
-
-/// The fields of an object, with their values as texts.
-struct FieldTexts<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for FieldTexts<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor;
-        impl<'de> Visitor<'de> for FieldsVisitor {
-            type Value = FieldTexts<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut fields = Vec::with_capacity(8);
-                while let Some((BorrowedName(name), value)) = map.next_entry()? {
-                    fields.push((name, value));
-                }
-                Ok(FieldTexts(fields))
-            }
-        }
-        deserializer.deserialize_map(FieldsVisitor)
-    }
-}
-
-/// A name that is borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct BorrowedName<'a>(#[serde(borrow)] Cow<'a, str>);
