@@ -118,9 +118,9 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
             Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL)
         )
     };
-    match bind_shared(address, false) {
+    match bind_socket(address, false, true) {
         Err(error) if address.ip() == IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED) && no_ipv6(&error) => {
-            bind_shared(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())), false)
+            bind_socket(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())), false, true)
         }
         other => other,
     }
@@ -131,7 +131,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// # Errors
 /// As from the system call that failed.
 pub fn bind_single_family(address: SocketAddr) -> io::Result<TcpListener> {
-    bind_shared(address, true)
+    bind_socket(address, true, true)
 }
 
 /// Binds `address` for this listener only: fails if the address is in use, even by another headgate process.
@@ -157,10 +157,6 @@ pub fn raise_open_file_limit() {
     if let Err(error) = raised {
         tracing::info!(%error, "limit on open files not raised");
     }
-}
-
-fn bind_shared(address: SocketAddr, is_single_family: bool) -> io::Result<TcpListener> {
-    bind_socket(address, is_single_family, true)
 }
 
 fn bind_socket(address: SocketAddr, is_single_family: bool, is_shared: bool) -> io::Result<TcpListener> {

@@ -11,8 +11,9 @@ use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, CONTENT_TYPE, HOST};
-use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
+use axum::http::header::{CONNECTION, HOST};
+use axum::http::{HeaderValue, Request, StatusCode, Version};
+use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,6 +26,8 @@ use super::activity::{Activity, Phase};
 use super::proxy_protocol::ExpectedPrefix;
 use super::steer::STEERING_HEADER;
 
+/// The body of the 400 to a request that does not name one host.
+const NO_HOST: &str = "400 Bad Request: missing or repeated Host header";
 /// The largest request line with headers. hyper answers a larger one with 431.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 
@@ -83,9 +86,10 @@ pub(super) async fn serve_connection<S>(
                 None => None,
             };
             let mut response = if !has_one_host(&request) {
-                bad_request()
+                (StatusCode::BAD_REQUEST, [(CONNECTION, "close")], NO_HOST).into_response()
             } else if request.headers().contains_key(STEERING_HEADER) {
-                not_found()
+                // The question of another process that closes.
+                StatusCode::NOT_FOUND.into_response()
             } else {
                 // A router is always ready, and its error type is Infallible.
                 let Ok(response) = router.call(request.map(Body::new)).await;
@@ -152,25 +156,6 @@ fn has_one_host<B>(request: &Request<B>) -> bool {
     } else {
         hosts <= 1
     }
-}
-
-/// The answer to another process that closes.
-fn not_found() -> Response<Body> {
-    let mut response = Response::default();
-    *response.status_mut() = StatusCode::NOT_FOUND;
-    response
-}
-
-fn bad_request() -> Response<Body> {
-    let mut response = Response::new(Body::from("400 Bad Request: missing or repeated Host header"));
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
-        .headers_mut()
-        .insert(CONNECTION, HeaderValue::from_static("close"));
-    response
 }
 
 /// A stream that records its reads and writes in an [`Activity`].
