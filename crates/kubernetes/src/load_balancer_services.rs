@@ -41,7 +41,7 @@ impl ServiceStore {
 pub fn service_store(client: &Client, reporter: WatchReporter) -> (ServiceStore, impl Future<Output = ()> + use<>) {
     let read = |object| Service::read(object).map(Arc::new);
     let selecting = with_selection_fallback(client);
-    let (store, watch) = Store::select(&selecting, Some(LOAD_BALANCER_SERVICES), reporter, read);
+    let (store, watch) = Store::new(&selecting, Some(LOAD_BALANCER_SERVICES), reporter, read);
     let is_read = Arc::<Notify>::default();
     let services = ServiceStore {
         store,

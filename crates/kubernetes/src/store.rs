@@ -42,21 +42,8 @@ pub struct Store<V> {
 pub type NodeStore = Store<Arc<Node>>;
 
 impl<V: PartialEq> Store<V> {
-    /// A store of what `read` keeps of each object, and its watch, which never ends by itself.
+    /// A store of what `read` keeps of each object, or of each that the field selector has, and its watch, which never ends by itself.
     pub fn new<K, F>(
-        client: &Client,
-        reporter: WatchReporter,
-        read: F,
-    ) -> (Self, impl Future<Output = ()> + use<K, V, F>)
-    where
-        F: Fn(K) -> Option<V>,
-        K: Resource<DynamicType: Default> + Clone + Default + DeserializeOwned + Debug + Send + 'static,
-    {
-        Self::select(client, None, reporter, read)
-    }
-
-    /// The same for the objects that a field selector has.
-    pub fn select<K, F>(
         client: &Client,
         fields: Option<&str>,
         reporter: WatchReporter,

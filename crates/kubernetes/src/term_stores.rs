@@ -55,7 +55,9 @@ impl Term {
             service_reporter,
             node_writes,
         } = access;
-        let (nodes, watch_nodes) = Store::new(&client, node_reporter, move |node| Some(Arc::new(read_node(node))));
+        let (nodes, watch_nodes) = Store::new(&client, None, node_reporter, move |node| {
+            Some(Arc::new(read_node(node)))
+        });
         let (services, watch_services) = service_store(&client, service_reporter);
         let intents = NodeIntents::default();
         let writer = NodeWriter::new(client, node_writes, clock).in_term(self);

@@ -14,7 +14,7 @@ pub(crate) fn node_store(
     reader: NodeReader,
 ) -> (NodeStore, impl Future<Output = ()> + use<>) {
     let read = move |object| Some(Arc::new(read_node(object, &reader)));
-    Store::new(client, reporter, read)
+    Store::new(client, None, reporter, read)
 }
 
 /// Reads a Node.

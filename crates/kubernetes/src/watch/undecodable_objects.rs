@@ -5,7 +5,7 @@
 //! logged when it becomes undecodable or for another reason than before, at most `MAX_REPORTS` of a stream in a minute; the gauge
 //! and the receiver have all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,27 +29,27 @@ const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 /// The objects of a stream that cannot be decoded, by [`Undecodable::name`].
 pub type UndecodableObjects = BTreeMap<String, Undecodable>;
 
-/// How many streams of this process skip an object, by its kind and name. One for the process, as the objects are the same ones
-/// for all parts of it.
-static SKIPPED: Mutex<BTreeMap<(String, String), usize>> = Mutex::new(BTreeMap::new());
+/// The streams of this process, each with its kind and what it skips. Several may skip the same object.
+static STREAMS: Mutex<Vec<(String, watch::Receiver<UndecodableObjects>)>> = Mutex::new(Vec::new());
 
-fn skipped() -> MutexGuard<'static, BTreeMap<(String, String), usize>> {
+fn streams() -> MutexGuard<'static, Vec<(String, watch::Receiver<UndecodableObjects>)>> {
     // No section that holds the mutex can panic halfway.
-    SKIPPED.lock().unwrap_or_else(PoisonError::into_inner)
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registers the gauge of undecodable objects, which shows the kinds that have some.
 pub fn register_undecodable_objects<'a>(registry: impl Into<MetricTable<'a>>) {
     registry.into().at_scrape(|gauges| {
-        let mut counts = BTreeMap::<String, i64>::new();
-        for (kind, _) in skipped().keys() {
-            *counts.entry(kind.clone()).or_default() += 1;
+        let mut skipped = BTreeMap::<String, BTreeSet<String>>::new();
+        for (kind, objects) in streams().iter().filter(|(_, objects)| !objects.borrow().is_empty()) {
+            let names = skipped.entry(kind.clone()).or_default();
+            names.extend(objects.borrow().keys().cloned());
         }
         gauges.by_label(
             "headgate_undecodable_objects",
             "Objects of the API server that this process watches, cannot decode, and skips, by kind",
             "kind",
-            counts.iter().map(|(kind, count)| (kind.as_str(), *count)),
+            skipped.iter().map(|(kind, names)| (kind.as_str(), names.len() as u64)),
         )
     });
 }
@@ -73,6 +73,9 @@ impl Skipping {
         published: watch::Sender<UndecodableObjects>,
         events: Option<EventSink>,
     ) -> Self {
+        let mut streams = streams();
+        streams.retain(|(_, objects)| objects.has_changed().is_ok());
+        streams.push((kind.clone(), published.subscribe()));
         Self {
             resource,
             kind,
@@ -143,31 +146,9 @@ impl Skipping {
     fn change(&self, change: impl FnOnce(&mut UndecodableObjects)) {
         self.published.send_if_modified(|objects| {
             let was_empty = objects.is_empty();
-            self.count(objects, false);
             change(objects);
-            self.count(objects, true);
             !(was_empty && objects.is_empty())
         });
-    }
-
-    /// Adds the objects of a stream to those of the process, or takes them away.
-    fn count(&self, objects: &UndecodableObjects, is_added: bool) {
-        if objects.is_empty() {
-            return;
-        }
-        let mut skipped = skipped();
-        for name in objects.keys() {
-            let key = (self.kind.clone(), name.clone());
-            let streams = skipped.get(&key).copied().unwrap_or_default();
-            match if is_added {
-                streams + 1
-            } else {
-                streams.saturating_sub(1)
-            } {
-                0 => skipped.remove(&key),
-                streams => skipped.insert(key, streams),
-            };
-        }
     }
 
     fn report<K: Resource<DynamicType: Default>>(&mut self, object: &Undecodable) {

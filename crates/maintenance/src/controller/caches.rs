@@ -103,7 +103,7 @@ where
 {
     let reporter = WatchReporter::new(resource, context.metrics.watch_errors(), context.clock.clone());
     let reporter = reporter.with_events(Some(context.events.clone()));
-    let (store, watch) = Store::new(&context.client, reporter, read);
+    let (store, watch) = Store::new(&context.client, None, reporter, read);
     tasks.spawn(resource, watch);
     store
 }
