@@ -6,6 +6,8 @@ use ErrorClass::{Retriable, Stale, Terminal};
 
 use super::*;
 
+const NOT_PROVISIONED: &str = "ReferencedResourceNotProvisioned";
+
 fn read(error: &Value) -> ErrorBody {
     ErrorBody::parse(error.to_string().as_bytes())
 }
@@ -14,8 +16,9 @@ fn error(code: &str, message: &str) -> Value {
     json!({"error": {"code": code, "message": message}})
 }
 
+/// `inner` is empty for an error without a cause.
 fn nested(code: &str, inner: &str) -> Value {
-    json!({"error": {"code": code, "message": "…", "details": [{"code": inner, "message": "…"}]}})
+    json!({"code": code, "message": "…", "details": [{"code": inner, "message": "…"}]})
 }
 
 fn check(status: u16, body: &Value, class: ErrorClass) {
@@ -25,42 +28,20 @@ fn check(status: u16, body: &Value, class: ErrorClass) {
 
 #[test]
 fn conflicts_with_other_writers() {
-    for (status, body, class) in [
-        (
-            412,
-            nested("PreconditionFailed", "PreconditionFailedEtagMismatch"),
-            Stale,
-        ),
-        (409, nested("Canceled", SUPERSEDED), Stale),
-        // Some responses have the code in their text only, in any case.
-        (
-            409,
-            error("Conflict", "… canceledandsupersededduetoanotheroperation …"),
-            Stale,
-        ),
-        (
-            429,
-            nested("RetryableError", "ReferencedResourceNotProvisioned"),
-            Retriable,
-        ),
-        (
-            429,
-            nested("RetryableError", "RetryableErrorDueToAnotherOperation"),
-            Retriable,
-        ),
-        (409, error("AnotherOperationInProgress", "…"), Retriable),
-        (429, error("AnotherOperationInProgress", "…"), Retriable),
-        (
-            429,
-            error(
-                "SubscriptionRequestsThrottled",
-                "… for subscription 's' actor 'a' exceeded. …",
-            ),
-            Retriable,
-        ),
+    for (status, code, inner, class) in [
+        (412, "PreconditionFailed", "PreconditionFailedEtagMismatch", Stale),
+        (409, "Canceled", SUPERSEDED, Stale),
+        (429, "RetryableError", NOT_PROVISIONED, Retriable),
+        (429, "RetryableError", "RetryableErrorDueToAnotherOperation", Retriable),
+        (409, "AnotherOperationInProgress", "", Retriable),
+        (429, "AnotherOperationInProgress", "", Retriable),
+        (429, "SubscriptionRequestsThrottled", "", Retriable),
     ] {
-        check(status, &body, class);
+        check(status, &json!({"error": nested(code, inner)}), class);
     }
+    // Some responses have the code in their text only, in any case.
+    let text = "… canceledandsupersededduetoanotheroperation …";
+    check(409, &error("Conflict", text), Stale);
 }
 
 #[test]
@@ -72,11 +53,8 @@ fn errors_that_an_operator_has_to_fix() {
         (400, Terminal, &["NoRegisteredProviderFound", "InvalidResourceType"]),
         (400, Terminal, &["MissingApiVersionParameter", "InvalidResourceName"]),
         (400, Terminal, &["ModificationOfNICIpConfigBackendPoolNotSupported"]),
-        (
-            401,
-            Retriable,
-            &["InvalidAuthenticationToken", "ExpiredAuthenticationToken"],
-        ),
+        (401, Retriable, &["InvalidAuthenticationToken"]),
+        (401, Retriable, &["ExpiredAuthenticationToken"]),
         (401, Terminal, &["InvalidAuthenticationTokenTenant"]),
         (403, Terminal, &["AuthorizationFailed", "LinkedAuthorizationFailed"]),
         (403, Terminal, &["RequestDisallowedByPolicy"]),
@@ -89,52 +67,35 @@ fn errors_that_an_operator_has_to_fix() {
             check(status, &error(code, "…"), class);
         }
     }
+    let duplicate = "DuplicateIpConfigurationReferenceOnBackendAddressPool";
     for (code, inner) in [
-        (
-            "InvalidRequestFormat",
-            "DuplicateIpConfigurationReferenceOnBackendAddressPool",
-        ),
+        ("InvalidRequestFormat", duplicate),
         ("InvalidRequest", "NotFound"),
         ("InvalidResourceReference", "NotFound"),
     ] {
-        check(400, &nested(code, inner), Terminal);
+        check(400, &json!({"error": nested(code, inner)}), Terminal);
     }
 }
 
 #[test]
 fn classes_by_status_without_a_known_code() {
-    for (status, class) in [
-        (302, Terminal),
-        (400, Terminal),
-        (401, Retriable),
-        (403, Terminal),
-        (404, Stale),
-        (405, Terminal),
-        (408, Retriable),
-        (409, Retriable),
-        (410, Retriable),
-        (412, Stale),
-        (413, Terminal),
-        (429, Retriable),
-        (500, Retriable),
-        (502, Retriable),
-        (504, Retriable),
-        (507, Retriable),
+    for (class, statuses) in [
+        (Terminal, &[302, 400, 403, 405, 413][..]),
+        (Retriable, &[401, 408, 409, 410, 429, 500, 502, 504, 507]),
+        (Stale, &[404, 412]),
     ] {
-        for body in [
-            "",
-            "<html>Bad gateway</html>",
-            "{}",
-            "[]",
-            r#"{"error": null}"#,
-            r#"{"error": {"code": 7}}"#,
-        ] {
-            let error = ErrorBody::parse(body.as_bytes());
-            assert_eq!(
-                classify(Some(StatusCode::from_u16(status).unwrap()), &error),
-                class,
-                "{status} {body}"
-            );
+        for status in statuses.iter().map(|status| StatusCode::from_u16(*status).unwrap()) {
+            for body in [
+                "",
+                "<html>Bad gateway</html>",
+                "{}",
+                "[]",
+                r#"{"error": null}"#,
+                r#"{"error": {"code": 7}}"#,
+            ] {
+                let error = ErrorBody::parse(body.as_bytes());
+                assert_eq!(classify(Some(status), &error), class, "{status} {body}");
+            }
         }
     }
 }
@@ -142,55 +103,35 @@ fn classes_by_status_without_a_known_code() {
 #[test]
 fn classes_of_failed_operations() {
     use OperationFailure::{Canceled, Failed};
-    let coded = |code: &str| json!({"code": code});
-    let nested = |code: &str, inner: &str| json!({"code": code, "details": [{"code": inner}]});
-    for (status, error, class) in [
-        (Canceled, nested("Canceled", SUPERSEDED), Stale),
-        (
-            Canceled,
-            json!({"code": "Canceled", "message": "Operation was canceled.", "details": []}),
-            Stale,
-        ),
-        (Failed, coded("PreconditionFailed"), Stale),
-        (Failed, coded("InternalServerError"), Retriable),
-        (
-            Failed,
-            nested("RetryableError", "ReferencedResourceNotProvisioned"),
-            Retriable,
-        ),
-        (Failed, json!({}), Retriable),
-        (Failed, coded("SomethingNew"), Retriable),
-        (Failed, coded("Failed"), Retriable),
-        (Failed, coded("ConflictingConcurrentWriteNotAllowed"), Retriable),
-        (Failed, coded("ServiceUnavailable"), Retriable),
-        (Failed, coded("ServerTimeout"), Retriable),
-        (Failed, coded("OperationTimedOut"), Retriable),
-        (Failed, coded("GatewayTimeout"), Retriable),
-        (
-            Failed,
-            coded("ModificationOfNICIpConfigBackendPoolNotSupported"),
-            Terminal,
-        ),
-        (Failed, coded("LinkedAuthorizationFailed"), Terminal),
+    for (status, code, inner, class) in [
+        (Canceled, "Canceled", SUPERSEDED, Stale),
+        (Canceled, "Canceled", "", Stale),
+        (Failed, "PreconditionFailed", "", Stale),
+        (Failed, "InternalServerError", "", Retriable),
+        (Failed, "RetryableError", NOT_PROVISIONED, Retriable),
+        (Failed, "", "", Retriable),
+        (Failed, "SomethingNew", "", Retriable),
+        (Failed, "Failed", "", Retriable),
+        (Failed, "ConflictingConcurrentWriteNotAllowed", "", Retriable),
+        (Failed, "ServiceUnavailable", "", Retriable),
+        (Failed, "ServerTimeout", "", Retriable),
+        (Failed, "OperationTimedOut", "", Retriable),
+        (Failed, "GatewayTimeout", "", Retriable),
+        (Failed, "ModificationOfNICIpConfigBackendPoolNotSupported", "", Terminal),
+        (Failed, "LinkedAuthorizationFailed", "", Terminal),
     ] {
-        let ended = ArmError::OperationFailed {
-            status,
-            error: ErrorBody::from_json(&error),
-        };
-        assert_eq!(ended.class(), class, "{error}");
+        let error = ErrorBody::from_json(&nested(code, inner));
+        let ended = ArmError::OperationFailed { status, error };
+        assert_eq!(ended.class(), class, "{status:?} {code} {inner}");
     }
 }
 
 #[test]
 fn error_texts_and_codes() {
-    let error = read(
-        &json!({"error": {"code": "Canceled", "message": "Operation was \"canceled\".",
-        "details": [{"code": SUPERSEDED, "message": "By b."}]}}),
-    );
-    let failed = ArmError::OperationFailed {
-        status: OperationFailure::Canceled,
-        error,
-    };
+    let cause = json!({"code": SUPERSEDED, "message": "By b."});
+    let error = json!({"code": "Canceled", "message": "Operation was \"canceled\".", "details": [cause]});
+    let (status, error) = (OperationFailure::Canceled, read(&json!({"error": error})));
+    let failed = ArmError::OperationFailed { status, error };
     assert_eq!(
         failed.to_string(),
         "the operation ended Canceled: Canceled: Operation was \"canceled\". \
@@ -203,10 +144,8 @@ fn error_texts_and_codes() {
         retry_after: Some(Duration::from_secs(3)),
         may_have_applied: false,
     };
-    assert_eq!(
-        rejected.to_string(),
-        format!("ARM answered 502: no code: {}", "é".repeat(200))
-    );
+    let shown = format!("ARM answered 502: no code: {}", "é".repeat(200));
+    assert_eq!(rejected.to_string(), shown);
     assert_eq!(rejected.code(), "Refused");
     assert_eq!(ErrorBody::parse(b"[]").message, "[]");
     assert_eq!(rejected.retry_after(Instant::now()), Some(Duration::from_secs(3)));
@@ -223,17 +162,15 @@ fn nested_errors_are_read_to_a_limit() {
 
 #[test]
 fn rate_limits_and_busy_resources_differ() {
-    for (body, expected) in [
-        (json!({"error": {"code": "SubscriptionRequestsThrottled"}}), true),
-        (json!({"error": {"code": "TooManyRequests"}}), true),
-        (json!({}), true),
-        (
-            json!({"error": {"code": "RetryableError", "details": [{"code": "ReferencedResourceNotProvisioned"}]}}),
-            false,
-        ),
-        (json!({"error": {"code": "AnotherOperationInProgress"}}), false),
+    for (code, inner, expected) in [
+        ("SubscriptionRequestsThrottled", "", true),
+        ("TooManyRequests", "", true),
+        ("", "", true),
+        ("RetryableError", NOT_PROVISIONED, false),
+        ("AnotherOperationInProgress", "", false),
     ] {
-        assert_eq!(is_rate_limited(&read(&body)), expected, "{body}");
+        let error = ErrorBody::from_json(&nested(code, inner));
+        assert_eq!(is_rate_limited(&error), expected, "{code} {inner}");
     }
 }
 
@@ -247,43 +184,35 @@ fn response(status: u16, code: &str, retry_after: Option<u64>, may_have_applied:
 }
 
 fn ended(code: &str) -> ArmError {
-    ArmError::OperationFailed {
-        status: OperationFailure::Failed,
-        error: read(&error(code, "…")),
-    }
+    let (status, error) = (OperationFailure::Failed, read(&error(code, "…")));
+    ArmError::OperationFailed { status, error }
 }
 
 #[test]
 fn what_an_error_says_of_the_request_and_the_resource() {
-    let answered = |status, code| response(status, code, None, false);
     let until = Instant::now();
-    for (error, code, expected) in [
-        (answered(404, "NotFound"), "NotFound", "pool resource final"),
-        (
-            answered(404, "resourcenotfound"),
-            "resourcenotfound",
-            "pool resource final",
-        ),
-        (
-            answered(404, "ParentResourceNotFound"),
-            "ParentResourceNotFound",
-            "pool final",
-        ),
-        (
-            answered(404, "ResourceGroupNotFound"),
-            "ResourceGroupNotFound",
-            "resource final",
-        ),
-        (answered(404, ""), "Refused", "final"),
-        (answered(400, "NotFound"), "NotFound", "final"),
-        (answered(412, "PreconditionFailed"), "PreconditionFailed", "final"),
-        (answered(409, "Conflict"), "Conflict", ""),
+    let not_permitted = |may_have_applied| ArmError::NotPermitted { may_have_applied };
+    let answered = [
+        (404, "NotFound", "pool resource final"),
+        (404, "resourcenotfound", "pool resource final"),
+        (404, "ParentResourceNotFound", "pool final"),
+        (404, "ResourceGroupNotFound", "resource final"),
+        (404, "", "final"),
+        (400, "NotFound", "final"),
+        (412, "PreconditionFailed", "final"),
+        (409, "Conflict", ""),
+        (408, "", "accepted"),
+        (503, "ServerTimeout", "accepted"),
+        (429, "TooManyRequests", "throttled"),
+        (503, "TooManyRequests", "accepted"),
+        (429, "RetryableError", ""),
+    ]
+    .map(|(status, code, expected)| {
+        let shown = if code.is_empty() { "Refused" } else { code };
+        (response(status, code, None, false), shown, expected)
+    });
+    let others = [
         (response(409, "Conflict", None, true), "Conflict", "accepted"),
-        (answered(408, ""), "Refused", "accepted"),
-        (answered(503, "ServerTimeout"), "ServerTimeout", "accepted"),
-        (answered(429, "TooManyRequests"), "TooManyRequests", "throttled"),
-        (answered(503, "TooManyRequests"), "TooManyRequests", "accepted"),
-        (answered(429, "RetryableError"), "RetryableError", ""),
         (ended("NotFound"), "NotFound", "pool"),
         (ended("Conflict"), "Conflict", ""),
         (ended(""), "Failed", ""),
@@ -295,20 +224,11 @@ fn what_an_error_says_of_the_request_and_the_resource() {
         (ArmError::Throttled { until }, "Throttled", "unsent throttled"),
         (ArmError::RateLimited, "RateLimited", "unsent"),
         (ArmError::Busy("p".to_owned()), "Busy", "unsent"),
-        (
-            ArmError::NotPermitted {
-                may_have_applied: false,
-            },
-            "NotPermitted",
-            "unsent",
-        ),
-        (
-            ArmError::NotPermitted { may_have_applied: true },
-            "NotPermitted",
-            "accepted",
-        ),
+        (not_permitted(false), "NotPermitted", "unsent"),
+        (not_permitted(true), "NotPermitted", "accepted"),
         (TokenError::AzureCli("x".to_owned()).into(), "Token", "unsent"),
-    ] {
+    ];
+    for (error, code, expected) in answered.into_iter().chain(others) {
         let found = [
             (error.is_not_sent(), "unsent"),
             (error.may_have_been_accepted(), "accepted"),

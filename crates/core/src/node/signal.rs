@@ -277,7 +277,12 @@ mod tests {
     #[test]
     fn each_default_key_is_a_signal_and_no_other_is() {
         for key in DEFAULT_SIGNAL_TAINTS {
-            assert_eq!(detect(&[key], &DEFAULT_SIGNAL_TAINTS), [key]);
+            // Several effects of one key are one signal.
+            assert_eq!(detect(&[key, "other", key], &DEFAULT_SIGNAL_TAINTS), [key]);
+            assert_eq!(detect(&["a.io/b", key], &["a.io/b"]), ["a.io/b"]);
+            assert!(detect(&[key], &[]).is_empty());
+            let announces_end = Signal::Taint(key.to_owned()).announces_end();
+            assert_eq!(announces_end, key != MAINTENANCE_TAINT, "{key}");
         }
         for other in [
             "DeletionCandidateOfClusterAutoscaler",
@@ -292,18 +297,6 @@ mod tests {
         ] {
             assert!(detect(&[other], &DEFAULT_SIGNAL_TAINTS).is_empty(), "{other}");
         }
-    }
-
-    #[test]
-    fn list_replaces_the_default() {
-        assert_eq!(detect(&["a.io/b", DEFAULT_SIGNAL_TAINTS[0]], &["a.io/b"]), ["a.io/b"]);
-        assert!(detect(&[DEFAULT_SIGNAL_TAINTS[0]], &[]).is_empty());
-    }
-
-    #[test]
-    fn one_key_with_several_effects_is_one_signal() {
-        let key = DEFAULT_SIGNAL_TAINTS[0];
-        assert_eq!(detect(&[key, "other", key], &DEFAULT_SIGNAL_TAINTS), [key]);
     }
 
     #[test]
@@ -347,83 +340,45 @@ mod tests {
 
     #[test]
     fn what_other_tools_say_of_a_node_counts_where_it_is_chosen() {
-        let condition = |kind: &str| {
-            let condition = json!({"condition": {"type": kind, "status": "True"}});
-            SignalMatcher::parse(&condition).unwrap()
-        };
         let of = |kind: &str| {
+            let condition = json!({"condition": {"type": kind, "status": "True"}});
+            let matcher = SignalMatcher::parse(&condition).unwrap();
             let status = Condition {
                 status: "True".to_owned(),
                 ..Condition::default()
             };
-            Node {
+            let node = Node {
                 conditions: BTreeMap::from([(kind.to_owned(), status)]),
                 ..Node::default()
-            }
+            };
+            (node, matcher)
         };
-        let tainted = |key: &str| Node {
-            taints: vec![Taint::new(key, "NoSchedule")],
-            ..Node::default()
+        let tainted = |key: &str| {
+            let node = Node {
+                taints: vec![Taint::new(key, "NoSchedule")],
+                ..Node::default()
+            };
+            (node, SignalMatcher::Taint(key.to_owned()))
         };
-        let taint = |key: &str| SignalMatcher::Taint(key.to_owned());
-        // The node, what chooses it, whether it is revocable and announces the end, and what `why` says.
-        for (node, matcher, traits, meaning) in [
-            (
-                tainted(MEDIK8S_TAINT),
-                taint(MEDIK8S_TAINT),
-                (true, false),
-                "medik8s' Node Maintenance Operator drains",
-            ),
-            (
-                tainted("example.com/leaving"),
-                taint("example.com/leaving"),
-                (true, false),
-                "listed in the settings",
-            ),
-            (
-                of(DRAIN_CONDITION),
-                condition(DRAIN_CONDITION),
-                (true, false),
-                "Somebody drains",
-            ),
-            (
-                of(MAINTENANCE_CONDITION),
-                condition(MAINTENANCE_CONDITION),
-                (true, false),
-                "in maintenance",
-            ),
-            (
-                of(SHUTDOWN_CONDITION),
-                condition(SHUTDOWN_CONDITION),
-                (false, true),
-                "kubelet shuts the node down",
-            ),
-            (
-                of("Other"),
-                condition("Other"),
-                (false, false),
-                "listed in the settings",
-            ),
+        let medik8s = "medik8s' Node Maintenance Operator drains";
+        // The node with what chooses it, whether it is revocable and announces the end, and what `why` says.
+        for ((node, matcher), traits, meaning) in [
+            (tainted(MEDIK8S_TAINT), (true, false), medik8s),
+            (tainted("example.com/leaving"), (true, false), "listed in the settings"),
+            (of(DRAIN_CONDITION), (true, false), "Somebody drains"),
+            (of(MAINTENANCE_CONDITION), (true, false), "in maintenance"),
+            (of(SHUTDOWN_CONDITION), (false, true), "kubelet shuts the node down"),
+            (of("Other"), (false, false), "listed in the settings"),
         ] {
             let by_default = SignalSettings::default();
             assert!(by_default.health().detect(&node).is_empty(), "{matcher}");
             assert!(by_default.admin_state().detect(&node).is_empty(), "{matcher}");
-            let rules = SignalRules {
-                matchers: vec![matcher.clone()],
-            };
-            let found: Vec<_> = rules.detect(&node).into_keys().collect();
+            let matchers = vec![matcher.clone()];
+            let found: Vec<_> = SignalRules { matchers }.detect(&node).into_keys().collect();
             let [signal] = &found[..] else { panic!("{matcher}") };
             assert_eq!((signal.is_revocable(), signal.announces_end()), traits, "{matcher}");
             let explanation = signal.explanation("n").meaning;
             assert!(explanation.contains(meaning), "{explanation}");
-        }
-    }
-
-    #[test]
-    fn default_taints_announce_the_end_of_the_machine_but_for_a_maintenance() {
-        for key in DEFAULT_SIGNAL_TAINTS {
-            let signal = Signal::Taint(key.to_owned());
-            assert_eq!(signal.announces_end(), key != MAINTENANCE_TAINT, "{key}");
         }
     }
 
