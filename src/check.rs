@@ -53,7 +53,7 @@ pub(crate) struct World {
     /// Deployments, `DaemonSets` and `StatefulSets`.
     workloads: Read<Vec<Workload>>,
     /// What Azure shows; `None` where it is not configured.
-    azure: Option<AzureWorld>,
+    azure: Option<Read<AzureWorld>>,
 }
 
 /// The version of the API server.
@@ -65,8 +65,11 @@ struct Server {
     minor: u32,
 }
 
+/// What a check finds, or why what it is about is not known.
+type Found = Result<Vec<Finding>, Finding>;
+
 /// A check: its name, and what it finds.
-type Check = (&'static str, fn(&World) -> Vec<Finding>);
+type Check = (&'static str, fn(&World) -> Found);
 
 /// All checks, in the order of the report.
 const CHECKS: &[Check] = &[
@@ -93,7 +96,7 @@ const CHECKS: &[Check] = &[
 /// What all checks find.
 fn find(world: &World) -> Vec<Finding> {
     let found = CHECKS.iter().flat_map(|(id, check)| {
-        let mut findings = check(world);
+        let mut findings = check(world).unwrap_or_else(|unknown| vec![unknown]);
         for finding in &mut findings {
             finding.id = id;
         }

@@ -29,7 +29,6 @@ mod colour;
 mod complete;
 mod connections;
 mod drain;
-mod failure;
 pub mod generate;
 mod help;
 mod hold;
@@ -47,8 +46,8 @@ mod verify;
 mod version;
 mod why;
 
-use failure::report;
-pub use failure::{EXIT_CODES, EXIT_INTERRUPTED, Failure, exit_code};
+use crate::failure::report;
+pub use crate::failure::{EXIT_CODES, EXIT_INTERRUPTED, Failure, exit_code};
 pub use help::definition;
 
 /// The file by which `kubectl headgate` finds the program.

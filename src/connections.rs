@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::anyhow;
 use headgate_agent::connections::{
     ConnectionCount, CountOrder, Counter, NodeFacts, Service, ServiceConnections, kubernetes_address,
 };
@@ -19,19 +20,6 @@ use serde::Serialize;
 
 use crate::api_error::api_error_text;
 use crate::status::{format_columns, list};
-
-/// Why there is no count.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CountError {
-    /// The API server did not answer with the Node or the Services.
-    #[error("{0}")]
-    Read(String),
-    /// The connection table was not read.
-    #[error(
-        "{0}; run this on the node itself, in its network namespace and with the capability CAP_NET_ADMIN, for example as root"
-    )]
-    Table(String),
-}
 
 /// One count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -113,18 +101,18 @@ impl ConnectionCounter {
     ///
     /// # Errors
     /// The Node, the Services or the connection table cannot be read.
-    pub(crate) async fn count(&self, client: &Client, node_name: &str) -> Result<Connections, CountError> {
+    pub(crate) async fn count(&self, client: &Client, node_name: &str) -> anyhow::Result<Connections> {
         let node = Api::<Decoded<NodeObject>>::all(client.clone()).get(node_name).await;
         let node = node.and_then(Decoded::into_object);
-        let node = node.map_err(|error| {
-            CountError::Read(format!("Node {node_name} cannot be read: {}", api_error_text(&error)))
-        })?;
+        let node = node.map_err(|error| anyhow!("Node {node_name} cannot be read: {}", api_error_text(&error)))?;
         let node = NodeReader::own(SignalRules::default()).read(node);
         let (selecting, load_balancers) = load_balancer_services(client);
-        let listed = list::<ServiceObject>(&selecting, load_balancers)
-            .await
-            .map_err(CountError::Read)?;
-        let services = listed.into_iter().filter_map(Service::read).collect();
+        let listed = list::<ServiceObject>(&selecting, load_balancers).await;
+        let services = listed
+            .map_err(anyhow::Error::msg)?
+            .into_iter()
+            .filter_map(Service::read)
+            .collect();
         let order = CountOrder {
             api_server: kubernetes_address(client).await,
             ..CountOrder::new(NodeFacts::from(&node), services, &self.excluded)
@@ -134,7 +122,11 @@ impl ConnectionCounter {
             let mut counter = counter.lock().unwrap_or_else(PoisonError::into_inner);
             order.count(&mut counter).0
         });
-        let table_error = |error: &dyn std::error::Error| CountError::Table(error.to_string());
+        let table_error = |error: &dyn std::error::Error| {
+            anyhow!(
+                "{error}; run this on the node itself, in its network namespace and with the capability CAP_NET_ADMIN, for example as root"
+            )
+        };
         let read = counting.await.map_err(|error| table_error(&error))?;
         Ok(Connections {
             node: node_name.to_owned(),

@@ -11,9 +11,9 @@ mod request;
 mod selector;
 mod undrain;
 
-pub(crate) use follow::{FollowError, follow};
+pub(crate) use follow::follow;
 pub(crate) use manifest::{ManifestRequest, PlanFile, node_names};
 pub(crate) use progress::Outcome;
 pub(crate) use request::{Created, create};
 pub(crate) use selector::NodeQuery;
-pub(crate) use undrain::{EndedBy, UndrainError, UndrainRequest, undrain};
+pub(crate) use undrain::{EndedBy, UndrainRequest, undrain};

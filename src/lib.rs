@@ -13,6 +13,7 @@ pub mod cli;
 pub mod config;
 mod connections;
 mod drain;
+mod failure;
 mod pods;
 mod preview;
 pub mod readable_objects;

@@ -25,10 +25,9 @@ pub(crate) use leader_view::LeaderInputs;
 pub(crate) use local_pools::list;
 pub(crate) use local_pools::{LocalPoolRow, LocalPoolsSnapshot, explain_service};
 pub(crate) use nodes::{list as list_nodes, list_names as list_node_names};
-pub(crate) use order::NoSuchField;
 pub(crate) use order::sort_by_field;
 pub(crate) use report::StatusReport;
-pub(crate) use snapshot::{StatusError, load_balancers as read_load_balancers, read_leader, take_snapshot};
+pub(crate) use snapshot::{load_balancers as read_load_balancers, read_leader, take_snapshot};
 #[cfg(test)]
 pub(crate) use text::tests::report as example_report;
 pub(crate) use text::{Detail, render, render_rows};

@@ -81,7 +81,7 @@ async fn status_parts(client: &Client, access: &AgentAccess, settings: &Settings
         report
     } else {
         let snapshot = Box::pin(status::take_snapshot(client, Err(why.to_owned()), settings));
-        match in_time(deadline, snapshot.map_err(|error| error.to_string())).await {
+        match in_time(deadline, snapshot.map_err(|failure| failure.error.to_string())).await {
             Ok(snapshot) => Some(StatusReport::from_snapshot(&snapshot)),
             Err(error) => {
                 parts.push(Part::missing("status", error));
@@ -99,7 +99,7 @@ async fn status_parts(client: &Client, access: &AgentAccess, settings: &Settings
 async fn check_parts(client: &Client, settings: &Settings, deadline: Instant, now: Timestamp) -> Vec<Part> {
     let until = deadline.min(Instant::now() + MAX_CHECK_TIME);
     let world = Box::pin(read_world(client, settings));
-    match in_time(until, world.map_err(|error| error.to_string())).await {
+    match in_time(until, world.map_err(|failure| failure.error.to_string())).await {
         Err(error) => vec![Part::missing("check.txt", error)],
         Ok(world) => {
             let report = CheckReport::new(&world, now);

@@ -16,11 +16,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow};
 use headgate_azure::PoolId;
 use headgate_controller::admin_state::{
     AdminStateMode, Ledger, LedgerError, LedgerStage, read_ledger, read_ledger_of_verify,
 };
-use headgate_core::telemetry::first_names;
+use headgate_core::telemetry::{first_names, words};
 use headgate_kubernetes::Decoded;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -29,6 +30,8 @@ use kube::{Api, Client, Resource as _};
 use serde_json::{Value as Json, json};
 use serde_yaml::{Mapping, Value};
 use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::failure::Failure;
 
 use maintenances::{left_besides_automatic, left_by_maintenances, names_of};
 pub(crate) use nodes::{Cleaned, clean_nodes};
@@ -45,11 +48,12 @@ const NAMED_ENTRIES: usize = 5;
 /// The labels of the pods of the Deployment.
 const CONTROLLER_PODS: &str = "app.kubernetes.io/name=headgate,app.kubernetes.io/component=controller";
 
-/// The kind of a workload that may lead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorkloadKind {
-    DaemonSet,
-    Deployment,
+words! {
+    /// The kind of a workload that may lead.
+    enum WorkloadKind {
+        DaemonSet = "daemonset",
+        Deployment = "deployment",
+    }
 }
 
 /// The workload whose pods may lead; as text `daemonset/NAME` or `deployment/NAME`.
@@ -61,11 +65,7 @@ pub(crate) struct Workload {
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            WorkloadKind::DaemonSet => "daemonset",
-            WorkloadKind::Deployment => "deployment",
-        };
-        write!(f, "{kind}/{}", self.name)
+        write!(f, "{}/{}", self.kind.as_str(), self.name)
     }
 }
 
@@ -73,15 +73,13 @@ impl FromStr for Workload {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let kind = |kind: &str| match kind {
-            "daemonset" => Some(WorkloadKind::DaemonSet),
-            "deployment" => Some(WorkloadKind::Deployment),
-            _ => None,
-        };
         let parsed = text.split_once('/').filter(|(_, name)| !name.is_empty());
-        let parsed = parsed.and_then(|(word, name)| Some((kind(word)?, name.to_owned())));
-        let (kind, name) = parsed.ok_or("allowed: daemonset/NAME or deployment/NAME")?;
-        Ok(Self { kind, name })
+        let parsed = parsed.and_then(|(word, name)| {
+            let kind = WorkloadKind::ALL.into_iter().find(|kind| kind.as_str() == word)?;
+            let name = name.to_owned();
+            Some(Self { kind, name })
+        });
+        parsed.ok_or_else(|| "allowed: daemonset/NAME or deployment/NAME".to_owned())
     }
 }
 
@@ -99,90 +97,9 @@ pub(crate) struct UninstallRequest {
     pub timeout: Duration,
 }
 
-/// Why headgate should not be deleted yet.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UninstallError {
-    /// A request to the API server failed.
-    #[error("{what} failed")]
-    Request {
-        /// What was attempted, with the object.
-        what: String,
-        /// Why it failed.
-        source: kube::Error,
-    },
-    /// The settings are not what headgate reads.
-    #[error("the key {SETTINGS_KEY} of the ConfigMap {name} is no settings file: {why}")]
-    Settings {
-        /// The `ConfigMap`.
-        name: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The pods would go on with other settings.
-    #[error(
-        "the pods of {workload} mount no ConfigMap {settings}, but: {mounted}. Nothing was changed: give --settings the one that they run with, or \
-         --workload the pods that may lead. If this is the Job of helm uninstall, an upgrade has failed: `helm rollback` it first, or delete the \
-         release with --no-hooks and run `headgate restore`"
-    )]
-    OtherSettings {
-        /// The pods that may lead.
-        workload: Workload,
-        /// The `ConfigMap` that was given.
-        settings: String,
-        /// Those that the pods mount.
-        mounted: String,
-    },
-    /// `headgate verify` runs, or did not end by itself.
-    #[error(
-        "{left}. `headgate verify` did that, in load balancers that are not the cluster's, and no leader restores it. Nothing was changed. \
-         Run `{command}`, which restores it first, and repeat this; where that load balancer is gone, remove the key verify.json of the \
-         ConfigMap kube-system/headgate-admin-state instead"
-    )]
-    LeftByVerify {
-        /// What is `Down`.
-        left: String,
-        /// What restores it.
-        command: String,
-    },
-    /// Something still missed at the end of the time.
-    #[error(
-        "after {} s {left}. Look at `headgate status` and the leader's log and repeat this; or delete headgate without it \
-         (helm uninstall --no-hooks) and then run `headgate restore`",
-        .timeout.as_secs()
-    )]
-    TimedOut {
-        /// The time that was allowed.
-        timeout: Duration,
-        /// What was missing.
-        left: String,
-    },
-    /// The command was ended.
-    #[error("interrupted")]
-    Interrupted,
-    /// It failed after the settings were written.
-    #[error(
-        "{why}. adminState.mode {verb} Disabled now, and maintenance.automatic empty: pods that have started since set nothing Down and create no \
-         maintenance, earlier ones still may. To go on with headgate instead, put the earlier settings back \
-         (helm rollback RELEASE REVISION --force-conflicts, where REVISION is the last of its history) and run \
-         `kubectl -n {namespace} rollout restart {workload}`"
-    )]
-    LeftDisabled {
-        /// Why it failed.
-        why: String,
-        /// `is`, or `may be` where the write has had no answer.
-        verb: &'static str,
-        /// The namespace of the workload.
-        namespace: String,
-        /// The pods that may lead.
-        workload: Workload,
-    },
-}
-
-impl UninstallError {
-    /// Whether the API server has answered that it did not carry out a request.
-    fn is_refusal(&self) -> bool {
-        matches!(self, Self::Request { source: kube::Error::Api(status), .. } if (400..500).contains(&status.code))
-    }
+/// Whether the API server has answered that it did not carry out a request.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if (400..500).contains(&status.code))
 }
 
 /// Waits until maintenances of others have left nothing, sets the mode `Disabled`, rolls the workload, and waits until the rollout is complete,
@@ -194,7 +111,7 @@ pub(crate) async fn prepare_uninstall(
     request: &UninstallRequest,
     interrupted: impl Future<Output = ()>,
     mut progress: impl FnMut(&str),
-) -> Result<(), UninstallError> {
+) -> Result<(), Failure> {
     let deadline = Instant::now() + request.timeout;
     let (mut left, mut disabled) = ("no answer of the API server has come".to_owned(), None);
     let work = async {
@@ -231,7 +148,7 @@ pub(crate) async fn prepare_uninstall(
         let written = write_settings(request, settings).await;
         disabled = match &written {
             Ok(_) => Some("is"),
-            Err(error) if error.is_refusal() => None,
+            Err(error) if is_refusal(error) => None,
             Err(_) => disabled,
         };
         let version = written?;
@@ -246,34 +163,42 @@ pub(crate) async fn prepare_uninstall(
         Ok(())
     };
     let outcome = tokio::select! {
-        outcome = timeout_at(deadline, work) => outcome.unwrap_or_else(|_| {
-            Err(UninstallError::TimedOut {
-                timeout: request.timeout,
-                left,
-            })
-        }),
-        () = interrupted => Err(UninstallError::Interrupted),
+        outcome = timeout_at(deadline, work) => match outcome {
+            Ok(outcome) => outcome.map_err(Failure::runtime),
+            Err(_) => Err(Failure::runtime(anyhow!(
+                "after {} s {left}. Look at `headgate status` and the leader's log and repeat this; or delete headgate without it \
+                 (helm uninstall --no-hooks) and then run `headgate restore`",
+                request.timeout.as_secs()
+            ))),
+        },
+        () = interrupted => Err(Failure::interrupted(anyhow!("interrupted"))),
     };
-    match (outcome, disabled) {
-        (Err(why), Some(verb)) => Err(UninstallError::LeftDisabled {
-            why: format!("{:#}", anyhow::Error::from(why)),
-            verb,
-            namespace: request.namespace.clone(),
-            workload: request.workload.clone(),
-        }),
-        (outcome, _) => outcome,
-    }
+    outcome.map_err(|failure| match disabled {
+        None => failure,
+        Some(verb) => Failure {
+            code: failure.code,
+            error: anyhow!(
+                "{:#}. adminState.mode {verb} Disabled now, and maintenance.automatic empty: pods that have started since set nothing Down and \
+                 create no maintenance, earlier ones still may. To go on with headgate instead, put the earlier settings back \
+                 (helm rollback RELEASE REVISION --force-conflicts, where REVISION is the last of its history) and run \
+                 `kubectl -n {} rollout restart {}`",
+                failure.error,
+                request.namespace,
+                request.workload
+            ),
+        },
+    })
 }
 
 /// Refuses settings that the pods do not mount: they would keep theirs, and the node that they set `Down` last would stay so. Returns why it is not
 /// known yet.
-async fn check_settings(request: &UninstallRequest) -> Result<Option<String>, UninstallError> {
+async fn check_settings(request: &UninstallRequest) -> anyhow::Result<Option<String>> {
     let object = workloads(request).get(&request.workload.name).await;
     let object = match object.and_then(Decoded::into_object) {
         Ok(object) => object,
-        Err(source) if matches!(&source, kube::Error::Api(status) if status.code == 404) => {
-            let what = format!("reading {} in {}", request.workload, request.namespace);
-            return Err(UninstallError::Request { what, source });
+        Err(error) if matches!(&error, kube::Error::Api(status) if status.code == 404) => {
+            let what = format!("reading {} in {} failed", request.workload, request.namespace);
+            return Err(anyhow::Error::new(error).context(what));
         }
         Err(error) => return Ok(Some(format!("{} cannot be read: {error}", request.workload))),
     };
@@ -288,52 +213,51 @@ async fn check_settings(request: &UninstallRequest) -> Result<Option<String>, Un
     });
     let mounted = sources.filter_map(|source| source.pointer("/configMap/name")?.as_str());
     let mounted: Vec<&str> = mounted.collect();
-    if mounted.contains(&request.settings.as_str()) {
-        return Ok(None);
-    }
-    Err(UninstallError::OtherSettings {
-        workload: request.workload.clone(),
-        settings: request.settings.clone(),
-        mounted: mounted.join(", "),
-    })
+    anyhow::ensure!(
+        mounted.contains(&request.settings.as_str()),
+        "the pods of {} mount no ConfigMap {}, but: {}. Nothing was changed: give --settings the one that they run with, or --workload the \
+         pods that may lead. If this is the Job of helm uninstall, an upgrade has failed: `helm rollback` it first, or delete the release \
+         with --no-hooks and run `headgate restore`",
+        request.workload,
+        request.settings,
+        mounted.join(", ")
+    );
+    Ok(None)
 }
 
 fn settings_of(request: &UninstallRequest) -> Api<Decoded<ConfigMap>> {
     Api::namespaced(request.client.clone(), &request.namespace)
 }
 
-fn settings_failed(request: &UninstallRequest, verb: &str) -> impl FnOnce(kube::Error) -> UninstallError {
-    let what = format!("{verb} the ConfigMap {}/{}", request.namespace, request.settings);
-    |source| UninstallError::Request { what, source }
-}
-
-async fn settings_with_mode_off(request: &UninstallRequest) -> Result<String, UninstallError> {
+async fn settings_with_mode_off(request: &UninstallRequest) -> anyhow::Result<String> {
+    let name = format!("{}/{}", request.namespace, request.settings);
     let map = settings_of(request).get(&request.settings).await;
-    let map = map
-        .and_then(Decoded::into_object)
-        .map_err(settings_failed(request, "reading"))?;
+    let map = map.and_then(Decoded::into_object);
+    let map = map.with_context(|| format!("reading the ConfigMap {name} failed"))?;
     let text = map.data.as_ref().and_then(|data| data.get(SETTINGS_KEY));
-    settings_for_uninstall(text.map_or("", String::as_str)).map_err(|why| UninstallError::Settings {
-        name: format!("{}/{}", request.namespace, request.settings),
-        why,
-    })
+    settings_for_uninstall(text.map_or("", String::as_str))
+        .map_err(|why| anyhow!("the key {SETTINGS_KEY} of the ConfigMap {name} is no settings file: {why}"))
 }
 
 /// Returns the version of the settings that were written.
-async fn write_settings(request: &UninstallRequest, settings: String) -> Result<String, UninstallError> {
+async fn write_settings(request: &UninstallRequest, settings: String) -> anyhow::Result<String> {
     let patch = Patch::Merge(json!({"data": {SETTINGS_KEY: settings}}));
     let written = settings_of(request)
         .patch(&request.settings, &PatchParams::default(), &patch)
         .await;
-    let written = written
-        .and_then(Decoded::into_object)
-        .map_err(settings_failed(request, "writing"))?;
+    let written = written.and_then(Decoded::into_object);
+    let written = written.with_context(|| {
+        format!(
+            "writing the ConfigMap {}/{} failed",
+            request.namespace, request.settings
+        )
+    })?;
     Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
 /// Restarts the pods that may lead, all at once. Each new pod of a `DaemonSet` answers beside its old one. Of a Deployment, the last old pod
 /// would stay for as long as no new one is ready, which may find no node.
-async fn roll(request: &UninstallRequest, version: &str) -> Result<(), UninstallError> {
+async fn roll(request: &UninstallRequest, version: &str) -> anyhow::Result<()> {
     let template = json!({"metadata": {"annotations": {MODE_ANNOTATION: format!("Disabled-{version}")}}});
     let params = PatchParams::default();
     let name = request.workload.name.as_str();
@@ -346,10 +270,7 @@ async fn roll(request: &UninstallRequest, version: &str) -> Result<(), Uninstall
     }
     let patch = Patch::Merge(json!({"spec": spec}));
     let written = workloads(request).patch(name, &params, &patch).await.map(drop);
-    written.map_err(|source| UninstallError::Request {
-        what: format!("restarting {} in {}", request.workload, request.namespace),
-        source,
-    })
+    written.with_context(|| format!("restarting {} in {} failed", request.workload, request.namespace))
 }
 
 /// The workloads of the kind that is asked for.
@@ -474,7 +395,7 @@ fn down_entries(ledger: &Ledger) -> Option<String> {
 }
 
 /// What the ledger of `headgate verify` says may be `Down`.
-fn left_by_verify(ledger: &Ledger) -> Option<UninstallError> {
+fn left_by_verify(ledger: &Ledger) -> Option<anyhow::Error> {
     let left = down_entries(ledger)?;
     let pool = ledger.entries().find_map(|(pool, _, _)| PoolId::parse(pool).ok());
     let command = pool.map_or_else(
@@ -487,7 +408,11 @@ fn left_by_verify(ledger: &Ledger) -> Option<UninstallError> {
             )
         },
     );
-    Some(UninstallError::LeftByVerify { left, command })
+    Some(anyhow!(
+        "{left}. `headgate verify` did that, in load balancers that are not the cluster's, and no leader restores it. Nothing was changed. \
+         Run `{command}`, which restores it first, and repeat this; where that load balancer is gone, remove the key verify.json of the \
+         ConfigMap kube-system/headgate-admin-state instead"
+    ))
 }
 
 #[cfg(test)]
@@ -664,7 +589,7 @@ mod tests {
         let client = fake.client().0;
         deploy(&client, "settings-2").await;
         let error = prepare_uninstall(&request(client), std::future::pending(), |_| ()).await;
-        let error = error.unwrap_err().to_string();
+        let error = error.unwrap_err().error.to_string();
         let wanted = "the pods of deployment/headgate-controller mount no ConfigMap settings, but: settings-2, other. Nothing was changed";
         assert!(error.starts_with(wanted), "{error}");
         let settings = fake.peek::<ConfigMap>("kube-system", "settings").unwrap();
@@ -680,6 +605,7 @@ mod tests {
             let error = prepare_uninstall(&request(client), interrupted, |_| ())
                 .await
                 .unwrap_err()
+                .error
                 .to_string();
             assert!(
                 error.starts_with(wanted) && error.contains("Disabled") == (seconds > 0),
@@ -708,6 +634,7 @@ mod tests {
         let error = prepare_uninstall(&request(client), std::future::pending(), |_| ())
             .await
             .unwrap_err()
+            .error
             .to_string();
         for part in [
             "1 entries are Down by headgate: 10.0.0.4 of ",

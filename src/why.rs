@@ -16,11 +16,13 @@ use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
 
+use crate::failure::Failure;
+
 pub(crate) use agent_access::{AgentAccess, AgentPods, AgentRoute};
 pub(crate) use agent_access::{both, fetch_agent_at, fetch_status, statusz_uri};
 pub(crate) use explanation::{Explanation, explain};
 pub(crate) use maintenances::{ConditionRow, MaintainedNodeRow, MaintenanceRow, list_maintenances, maintenance_rows};
-pub(crate) use observations::{Observations, WhyError};
+pub(crate) use observations::Observations;
 
 /// Queries the API server and the agent, and explains the node `name`. `statusz` is the address of the agent's
 /// `/statusz`, if it is not found by `access`.
@@ -33,7 +35,7 @@ pub(crate) async fn explain_node(
     access: &AgentAccess,
     statusz: Option<Uri>,
     rules: &SignalRules,
-) -> Result<Explanation, WhyError> {
+) -> Result<Explanation, Failure> {
     let observations = Observations::query(client, name, access, statusz, rules).await?;
     Ok(explain(name, &observations, Timestamp::now()))
 }

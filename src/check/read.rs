@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_azure::{BackendPoolType, TokenClaims};
 use headgate_controller::admin_state::{ClusterTarget, Ledger};
@@ -28,6 +29,7 @@ use super::{Read, Server, World};
 use crate::agent::{ArmConnection, AzureAccess};
 use crate::api_error::within;
 use crate::config::Settings;
+use crate::failure::Failure;
 use crate::status::{list, list_nodes, read_load_balancers};
 
 /// Time for one small request.
@@ -39,16 +41,11 @@ const MAX_POOLS: usize = 5;
 /// Reviews of access that are sent at the same time.
 const MAX_CONCURRENT_REVIEWS: usize = 8;
 
-/// The API server does not answer, so nothing can be checked.
-#[derive(Debug, thiserror::Error)]
-#[error("the API server does not answer: {0}")]
-pub(crate) struct NoApiServer(String);
-
 /// Reads the world.
 ///
 /// # Errors
 /// When the API server cannot be reached. An answer that refuses a request is a part of the world.
-pub(crate) async fn read_world(client: &Client, settings: &Settings) -> Result<World, NoApiServer> {
+pub(crate) async fn read_world(client: &Client, settings: &Settings) -> Result<World, Failure> {
     let server = read_version(client).await?;
     let (selecting, load_balancers) = load_balancer_services(client);
     let (nodes, services, kinds, (workloads, accounts), azure) = futures::join!(
@@ -63,7 +60,7 @@ pub(crate) async fn read_world(client: &Client, settings: &Settings) -> Result<W
         server,
         served: kinds,
         accounts,
-        nodes,
+        nodes: nodes.map_err(|error| error.to_string()),
         services,
         workloads,
         azure,
@@ -76,11 +73,11 @@ async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Read<T> {
         .map_err(|error| error.to_string())
 }
 
-async fn read_version(client: &Client) -> Result<Read<Server>, NoApiServer> {
+async fn read_version(client: &Client) -> Result<Read<Server>, Failure> {
     let info = match within(REQUEST_TIMEOUT, client.apiserver_version()).await {
         Ok(info) => info,
         Err(error) if error.code() > 0 => return Ok(Err(error.to_string())),
-        Err(error) => return Err(NoApiServer(error.to_string())),
+        Err(error) => return Err(Failure::environment(anyhow!("the API server does not answer: {error}"))),
     };
     // Some providers append a plus sign.
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();

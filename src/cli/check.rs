@@ -55,9 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 async fn read(client: &Client, settings: &Settings) -> Result<CheckReport, Failure> {
-    let world = Box::pin(read_world(client, settings))
-        .await
-        .map_err(Failure::environment)?;
+    let world = Box::pin(read_world(client, settings)).await?;
     Ok(CheckReport::new(&world, Timestamp::now()))
 }
 

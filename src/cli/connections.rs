@@ -59,10 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     block_on(async {
         let client = arguments.cluster.client().await?;
         let counter = ConnectionCounter::new(arguments.exclude.clone());
-        let read = async || {
-            let connections = counter.count(&client, node).await;
-            connections.map_err(|error| Failure::runtime(anyhow::anyhow!(error)))
-        };
+        let read = async || counter.count(&client, node).await.map_err(Failure::runtime);
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     })
 }

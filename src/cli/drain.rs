@@ -10,7 +10,7 @@ use clap_complete::engine::ArgValueCandidates;
 use headgate_core::telemetry::escape_line;
 use headgate_maintenance::api::NodeMaintenance;
 
-use crate::drain::{Created, FollowError, ManifestRequest, NodeQuery, Outcome, PlanFile, create, follow, node_names};
+use crate::drain::{Created, ManifestRequest, NodeQuery, Outcome, PlanFile, create, follow, node_names};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
@@ -133,11 +133,7 @@ async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]
     let is_new = matches!(created, Created::New(_));
     let timeout = arguments.timeout.filter(|timeout| !timeout.is_zero());
     let line = |line: &str| print_progress(arguments, line);
-    let followed = follow(&client, object, is_new, timeout, interrupted(), line).await;
-    let followed = followed.map_err(|error| match error {
-        FollowError::Interrupted(_) => Failure::interrupted(error),
-        FollowError::Timeout { .. } | FollowError::Refused { .. } => Failure::runtime(error),
-    })?;
+    let followed = follow(&client, object, is_new, timeout, interrupted(), line).await?;
     if arguments.output.is_some() {
         report(arguments, &followed.last, "")?;
     }
@@ -162,7 +158,7 @@ pub(super) fn read_plan(file: &PathBuf) -> Result<PlanFile, Failure> {
         if size > MAX_PLAN_BYTES {
             return Err(anyhow!("it has {size} bytes; allowed: {MAX_PLAN_BYTES}"));
         }
-        Ok(PlanFile::parse(&std::fs::read_to_string(file)?)?)
+        PlanFile::parse(&std::fs::read_to_string(file)?)
     };
     read().with_context(about).map_err(Failure::settings)
 }

@@ -3,7 +3,7 @@
 use clap::CommandFactory as _;
 
 use super::Arguments;
-use super::failure::EXIT_CODES;
+use super::EXIT_CODES;
 
 /// The groups of `--help`, with their commands.
 const GROUPS: [(&str, &[&str]); 6] = [

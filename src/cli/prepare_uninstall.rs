@@ -1,6 +1,5 @@
 //! `headgate prepare-uninstall`: the command of the chart's hook before an uninstall.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use clap::Args;
@@ -58,18 +57,6 @@ async fn prepare(arguments: &Arguments) -> Result<(), Failure> {
         timeout: arguments.timeout,
     };
     let mut termination = Termination::new(&[]).map_err(Failure::runtime)?;
-    let is_interrupted = Cell::new(false);
-    let interrupted = async {
-        termination.received().await;
-        is_interrupted.set(true);
-    };
-    let prepared = prepare_uninstall(&request, interrupted, print_progress).await;
-    prepared.map_err(|error| {
-        if is_interrupted.get() {
-            Failure::interrupted(error)
-        } else {
-            Failure::runtime(error)
-        }
-    })?;
+    prepare_uninstall(&request, termination.received(), print_progress).await?;
     print(b"Nothing is Down by headgate and no maintenance is left; it can be deleted.\n")
 }

@@ -14,7 +14,7 @@ use headgate_core::telemetry::escape_line;
 use headgate_kubernetes::leader::LeaderStatus;
 
 use crate::config::Settings;
-use crate::status::{self, StatusError, StatusReport};
+use crate::status::{self, StatusReport};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
@@ -154,8 +154,7 @@ async fn read_report(
     client: &kube::Client,
     target: &ClusterTarget,
 ) -> Result<StatusReport, Failure> {
-    let snapshot = status::take_snapshot(client, Ok(target.clone()), settings).await;
-    let snapshot = snapshot.map_err(Failure::of_status)?;
+    let snapshot = status::take_snapshot(client, Ok(target.clone()), settings).await?;
     let mut report = StatusReport::from_snapshot(&snapshot);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(Failure::environment(anyhow!(
@@ -166,8 +165,7 @@ async fn read_report(
         return Err(Failure::environment(anyhow!("the leader is unknown: {why}")));
     }
     if !arguments.nodes.is_empty() {
-        let kept = report.retain_named(&arguments.nodes);
-        kept.map_err(|missing| Failure::of_status(StatusError::NoSuchNode(missing)))?;
+        report.retain_named(&arguments.nodes)?;
     }
     Ok(report)
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::Settings;
 use crate::drain::NodeQuery;
-use crate::status::{self, AgentEndpoints, Detail, LeaderNodes, StatusError, StatusReport};
+use crate::status::{self, AgentEndpoints, Detail, LeaderNodes, StatusReport};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
@@ -196,18 +196,14 @@ impl Report for StatusReport {
 
 async fn read_report(arguments: &Arguments, settings: &Settings, client: &Client) -> Result<StatusReport, Failure> {
     let selected = match &arguments.selector {
-        Some(selector) => {
-            let names = status::list_node_names(client, selector).await;
-            Some(names.map_err(|error| Failure::of_status(StatusError::Nodes(error)))?)
-        }
+        Some(selector) => Some(status::list_node_names(client, selector).await?),
         None => None,
     };
     let mut report = read_state(arguments, settings, client).await?;
     if let Some(selected) = selected {
         report.retain_selected(&selected);
     } else if !arguments.nodes.is_empty() {
-        let kept = report.retain_named(&arguments.nodes);
-        kept.map_err(|missing| Failure::of_status(StatusError::NoSuchNode(missing)))?;
+        report.retain_named(&arguments.nodes)?;
     } else if !arguments.all {
         report.retain_notable();
     }
@@ -246,8 +242,7 @@ async fn read_state(arguments: &Arguments, settings: &Settings, client: &Client)
     } else {
         arguments.azure.connect(settings, client).await?
     };
-    let snapshot = status::take_snapshot(client, azure, settings).await;
-    let snapshot = snapshot.map_err(Failure::of_status)?;
+    let snapshot = status::take_snapshot(client, azure, settings).await?;
     let mut report = StatusReport::from_snapshot(&snapshot);
     report.has_no_load_balancers = has_no_load_balancers;
     if let (Some(error), Some(why)) = (&mut report.azure_error, from_leader) {

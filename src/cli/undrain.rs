@@ -7,7 +7,7 @@ use clap::{ArgAction, Args};
 use clap_complete::engine::ArgValueCandidates;
 use headgate_core::telemetry::escape_line;
 
-use crate::drain::{NodeQuery, UndrainError, UndrainRequest, node_names, undrain};
+use crate::drain::{NodeQuery, UndrainRequest, node_names, undrain};
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
@@ -60,11 +60,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             // The command goes on without a reader.
             let _ = writeln!(io::stdout().lock(), "{}", escape_line(text));
         };
-        undrain(&request, interrupted(), line)
-            .await
-            .map_err(|error| match error {
-                UndrainError::Interrupted => Failure::interrupted(error),
-                error => Failure::runtime(error),
-            })
+        undrain(&request, interrupted(), line).await
     })
 }

@@ -214,7 +214,7 @@ async fn named_pools(target: &ClusterTarget, id: &LoadBalancerId, pools: &[Strin
         .context("the load balancer cannot be read")
         .map_err(Failure::runtime)?;
     let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
-    of_pools(&view, pools).map_err(|why| Failure::runtime(anyhow!(why)))
+    of_pools(&view, pools).map_err(Failure::runtime)
 }
 
 /// The entries in a load balancer of the cluster, unless something speaks against writing them.
@@ -226,16 +226,14 @@ async fn in_cluster(
     named: Option<Named>,
 ) -> Result<Named, Failure> {
     let snapshot = status::take_snapshot(client, Ok(target.clone()), settings).await;
-    let snapshot = snapshot.map_err(Failure::runtime)?;
+    let snapshot = snapshot.map_err(|failure| Failure::runtime(failure.error))?;
     let report = StatusReport::from_snapshot(&snapshot);
     if let Some(why) = report.azure_error.as_ref().or(report.leader_error.as_ref()) {
         return Err(Failure::runtime(anyhow!("{why}")));
     }
     let named = match (named, &arguments.node) {
         (Some(named), _) => named,
-        (None, node) => {
-            of_node(&report, node.as_deref().unwrap_or_default()).map_err(|why| Failure::runtime(anyhow!(why)))?
-        }
+        (None, node) => of_node(&report, node.as_deref().unwrap_or_default()).map_err(Failure::runtime)?,
     };
     let leader = report
         .leader

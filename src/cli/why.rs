@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::config::Settings;
 use crate::status::{self, Detail, LeaderNodes, LocalPoolRow, LocalPoolsSnapshot};
-use crate::why::{self, Explanation, WhyError};
+use crate::why::{self, Explanation};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
@@ -73,11 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let access = arguments.agents.access();
         let read = async || {
             let statusz = arguments.statusz.clone();
-            let explanation = why::explain_node(&client, node, &access, statusz, &settings.signals.health()).await;
-            explanation.map_err(|error| match error {
-                WhyError::NoAnswer { .. } => Failure::environment(error),
-                WhyError::NoSuchNode { .. } => Failure::runtime(error),
-            })
+            why::explain_node(&client, node, &access, statusz, &settings.signals.health()).await
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     })
@@ -182,8 +178,7 @@ async fn read_service(
         code,
         error: anyhow::anyhow!("{error}{from_leader}"),
     })?;
-    let snapshot = status::take_snapshot(client, Ok(target), settings).await;
-    let mut snapshot = snapshot.map_err(Failure::of_status)?;
+    let mut snapshot = status::take_snapshot(client, Ok(target), settings).await?;
     if let Err(error) = &snapshot.azure {
         return Err(Failure::environment(anyhow::anyhow!(
             "the load balancers cannot be read: {error}"

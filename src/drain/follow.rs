@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use futures::{StreamExt as _, stream};
 use headgate_core::node::CORDON_ANNOTATION;
 use headgate_core::telemetry::error_chain;
@@ -22,6 +23,7 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio::time::{self, Instant, sleep_until};
 
 use super::progress::{Outcome, Progress, outcome};
+use crate::failure::Failure;
 
 /// How often time alone may give a line.
 const TICK: Duration = Duration::from_secs(5);
@@ -37,30 +39,6 @@ pub(crate) struct Followed {
     pub(crate) outcome: Outcome,
     /// The last state.
     pub(crate) last: Box<NodeMaintenance>,
-}
-
-/// Why following ended before the drain.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FollowError {
-    /// The user ended it.
-    #[error("interrupted. {}", goes_on(.0))]
-    Interrupted(String),
-    /// The time is over.
-    #[error("not drained within {timeout:?}. {}", goes_on(.name))]
-    Timeout {
-        /// The name of the maintenance.
-        name: String,
-        /// The given time.
-        timeout: Duration,
-    },
-    /// The API server never lets it be followed.
-    #[error("NodeMaintenance {name} cannot be followed: {error}. {}", goes_on(.name))]
-    Refused {
-        /// The name of the maintenance.
-        name: String,
-        /// The answer.
-        error: String,
-    },
 }
 
 fn goes_on(name: &str) -> String {
@@ -82,7 +60,7 @@ pub(crate) async fn follow(
     timeout: Option<Duration>,
     interrupted: impl Future<Output = ()>,
     mut line: impl FnMut(&str),
-) -> Result<Followed, FollowError> {
+) -> Result<Followed, Failure> {
     let name = object.name_any();
     let mut progress = Progress::new(object, Timestamp::now());
     let mut last = Box::new(object.clone());
@@ -99,12 +77,13 @@ pub(crate) async fn follow(
     loop {
         let state = tokio::select! {
             biased;
-            () = &mut interrupted => return Err(FollowError::Interrupted(name)),
+            () = &mut interrupted => return Err(Failure::interrupted(anyhow!("interrupted. {}", goes_on(&name)))),
             () = sleep_until(deadline) => {
                 for text in progress.unfinished() {
                     line(&text);
                 }
-                return Err(FollowError::Timeout { name, timeout: timeout.unwrap_or(FOREVER) });
+                let timeout = timeout.unwrap_or(FOREVER);
+                return Err(Failure::runtime(anyhow!("not drained within {timeout:?}. {}", goes_on(&name))));
             }
             () = sleep_until(tick) => {
                 tick = Instant::now() + TICK;
@@ -130,8 +109,8 @@ pub(crate) async fn follow(
                 }
                 // Later it may pass: a kube-apiserver that starts does not know every role at once.
                 Some(Err(InitialListFailed(kube::Error::Api(refusal)))) if !was_read && matches!(refusal.code, 401 | 403) => {
-                    let error = refusal.message.clone();
-                    return Err(FollowError::Refused { name, error });
+                    let error = anyhow!("NodeMaintenance {name} cannot be followed: {}. {}", refusal.message, goes_on(&name));
+                    return Err(Failure::runtime(error));
                 }
                 Some(Err(error)) => {
                     let error = error_chain(&error);
@@ -228,8 +207,7 @@ mod tests {
             faults.set(fault);
             let timeout = Some(Duration::from_mins(1));
             let followed = follow(&client, &object, true, timeout, std::future::pending(), |_| {}).await;
-            let error = followed.unwrap_err();
-            let error = error.to_string();
+            let error = followed.unwrap_err().error.to_string();
             assert!(error.starts_with(expected), "{error}");
             assert!(error.contains("The drain goes on: "), "{error}");
         }

@@ -4,7 +4,9 @@
 //! Invariant: no key of the file is dropped silently. The order and the ranges of entries are the API server's to check.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
+use anyhow::{anyhow, bail, ensure};
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_maintenance::api::names::{GROUP, VERSION};
 use serde_json::{Map, Value, json};
@@ -19,48 +21,6 @@ const KIND: &str = "NodeMaintenance";
 /// The label of what `headgate drain` creates, by which `headgate undrain` finds it.
 pub(super) const CREATED_BY: (&str, &str) = ("headgate.dev/created-by", "drain");
 
-/// Why there is no `NodeMaintenance` to send.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ManifestError {
-    /// The text is no YAML.
-    #[error("the plan file is not YAML: {0}; write a NodeMaintenance as for kubectl apply")]
-    Yaml(#[source] serde_yaml::Error),
-    /// It is another object.
-    #[error("the plan file has apiVersion {version:?} and kind {kind:?}; allowed: {GROUP}/{VERSION} and {KIND}")]
-    Kind {
-        /// The `apiVersion` of the file.
-        version: String,
-        /// The `kind` of the file.
-        kind: String,
-    },
-    /// A key or a value is not one of a `NodeMaintenance`.
-    #[error("the plan file is no {KIND}: {0}")]
-    Schema(String),
-    /// Neither nodes nor a selector.
-    #[error(
-        "no nodes are named; name nodes on the command line, select them with -l, or set spec.nodeSelector in the plan file"
-    )]
-    NoNodes,
-    /// Nodes and a selector.
-    #[error("nodes are given on the command line and by spec.nodeSelector in the plan file; use one of them")]
-    TwoSelections,
-    /// Too many nodes by name.
-    #[error("{count} nodes are named; allowed: {MAX_NAMED_NODES}. Select more by labels, with -l")]
-    TooManyNodes {
-        /// How many nodes are named.
-        count: usize,
-    },
-    /// A drain has one stage.
-    #[error("spec.stage of the plan file is {0:?}; allowed: Drain, or none")]
-    Stage(String),
-    /// There is nothing to derive a name from.
-    #[error("the maintenance has no name; give --name NAME, or set metadata.name in the plan file")]
-    NoName,
-    /// The name that follows from the nodes is too long.
-    #[error("the name {0:?} of the maintenance is longer than {MAX_NAME} characters; give --name NAME")]
-    LongName(String),
-}
-
 /// A plan file that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlanFile(Map<String, Value>);
@@ -70,13 +30,17 @@ impl PlanFile {
     ///
     /// # Errors
     /// When it is no `NodeMaintenance`.
-    pub(crate) fn parse(text: &str) -> Result<Self, ManifestError> {
-        let file: Value = serde_yaml::from_str(text).map_err(ManifestError::Yaml)?;
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        let file: Value = serde_yaml::from_str(text).map_err(|error| {
+            anyhow!("the plan file is not YAML: {error}; write a NodeMaintenance as for kubectl apply")
+        })?;
         let text_of = |key: &str| file[key].as_str().unwrap_or_default().to_owned();
         let (version, kind) = (text_of("apiVersion"), text_of("kind"));
         match file {
             Value::Object(file) if version == format!("{GROUP}/{VERSION}") && kind == KIND => Ok(Self(file)),
-            _ => Err(ManifestError::Kind { version, kind }),
+            _ => bail!(
+                "the plan file has apiVersion {version:?} and kind {kind:?}; allowed: {GROUP}/{VERSION} and {KIND}"
+            ),
         }
     }
 
@@ -125,13 +89,13 @@ impl ManifestRequest {
     ///
     /// # Errors
     /// When nodes or names are missing or given twice, or the file has a key that a `NodeMaintenance` does not have.
-    pub(crate) fn build(self) -> Result<NodeMaintenance, ManifestError> {
+    pub(crate) fn build(self) -> anyhow::Result<NodeMaintenance> {
         let mut file = self.file.map(|file| file.0).unwrap_or_default();
         let given = Value::Object(file.clone());
         let mut spec = match file.remove("spec") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(spec)) => spec,
-            Some(_) => return Err(ManifestError::Schema("spec is no object".to_owned())),
+            Some(_) => return Err(no_maintenance("spec is no object")),
         };
         let has_selector = spec.get("nodeSelector").is_some_and(|selector| !selector.is_null());
         match (self.nodes.len(), has_selector) {
@@ -139,10 +103,16 @@ impl ManifestRequest {
                 let term = json!({"matchExpressions": query.requirements()});
                 spec.insert("nodeSelector".to_owned(), json!({"nodeSelectorTerms": [term]}));
             }
-            (0, false) => return Err(ManifestError::NoNodes),
+            (0, false) => bail!(
+                "no nodes are named; name nodes on the command line, select them with -l, or set spec.nodeSelector in the plan file"
+            ),
             (0, true) if self.query.is_none() => {}
-            (_, true) => return Err(ManifestError::TwoSelections),
-            (count, _) if count > MAX_NAMED_NODES => return Err(ManifestError::TooManyNodes { count }),
+            (_, true) => {
+                bail!("nodes are given on the command line and by spec.nodeSelector in the plan file; use one of them")
+            }
+            (count, _) if count > MAX_NAMED_NODES => {
+                bail!("{count} nodes are named; allowed: {MAX_NAMED_NODES}. Select more by labels, with -l")
+            }
             _ => {
                 spec.insert("nodeSelector".to_owned(), selector(&self.nodes));
             }
@@ -150,7 +120,10 @@ impl ManifestRequest {
         match spec.get("stage") {
             None | Some(Value::Null) => {}
             Some(Value::String(stage)) if stage == "Drain" => {}
-            Some(other) => return Err(ManifestError::Stage(other.as_str().unwrap_or_default().to_owned())),
+            Some(other) => {
+                let stage = other.as_str().unwrap_or_default();
+                bail!("spec.stage of the plan file is {stage:?}; allowed: Drain, or none")
+            }
         }
         spec.insert("stage".to_owned(), json!("Drain"));
         if let Some(reason) = self.reason {
@@ -178,14 +151,18 @@ impl ManifestRequest {
         let object = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
             "metadata": {"name": name, "labels": labels, "annotations": metadata["annotations"]},
             "spec": spec});
-        let typed: NodeMaintenance =
-            serde_json::from_value(object.clone()).map_err(|error| ManifestError::Schema(error.to_string()))?;
-        let sent = serde_json::to_value(&typed).map_err(|error| ManifestError::Schema(error.to_string()))?;
+        let typed: NodeMaintenance = serde_json::from_value(object.clone()).map_err(no_maintenance)?;
+        let sent = serde_json::to_value(&typed).map_err(no_maintenance)?;
         match unknown_key(&given, &sent, "").or_else(|| unknown_key(&object, &sent, "")) {
-            Some(key) => Err(ManifestError::Schema(format!("{key} is not a field that can be set"))),
+            Some(key) => Err(no_maintenance(format!("{key} is not a field that can be set"))),
             None => Ok(typed),
         }
     }
+}
+
+/// A key or a value of the file is not one of a `NodeMaintenance`.
+fn no_maintenance(why: impl Display) -> anyhow::Error {
+    anyhow!("the plan file is no {KIND}: {why}")
 }
 
 /// One term for each node. The admission policy recognizes nodes that are named like this.
@@ -198,21 +175,22 @@ fn selector(nodes: &[String]) -> Value {
 }
 
 /// A name that the same nodes, or the same labels, always have, so that a command that is repeated finds its maintenance.
-fn default_name(nodes: &[String], query: Option<&NodeQuery>) -> Result<String, ManifestError> {
+fn default_name(nodes: &[String], query: Option<&NodeQuery>) -> anyhow::Result<String> {
     let name = match nodes {
         [] => match query {
             Some(query) => {
                 let texts: BTreeSet<_> = query.requirements().iter().map(|one| json!(one).to_string()).collect();
                 format!("drain-selected-{:08x}", fingerprint(texts))
             }
-            None => return Err(ManifestError::NoName),
+            None => bail!("the maintenance has no name; give --name NAME, or set metadata.name in the plan file"),
         },
         [node] => format!("drain-{node}"),
         nodes => format!("drain-{}-nodes-{:08x}", nodes.len(), fingerprint(nodes)),
     };
-    if name.len() > MAX_NAME {
-        return Err(ManifestError::LongName(name));
-    }
+    ensure!(
+        name.len() <= MAX_NAME,
+        "the name {name:?} of the maintenance is longer than {MAX_NAME} characters; give --name NAME"
+    );
     Ok(name)
 }
 

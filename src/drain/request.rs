@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
 use k8s_openapi::api::core::v1::Node;
@@ -12,57 +13,24 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Map, Value};
 
 use crate::api_error::{RequestError, within};
+use crate::failure::no_such_node;
 
 /// For one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a drain was not started.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DrainError {
-    /// A node that is named does not exist.
-    #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
-    NoSuchNode(String),
-    /// The cluster has no `NodeMaintenance`s.
-    #[error("the cluster does not have NodeMaintenances; install headgate with maintenance.enabled")]
-    NotInstalled,
-    /// The name is taken.
-    #[error(
-        "NodeMaintenance {name} exists and differs: {difference}; `kubectl delete hgnm {name}` ends it, --name NAME gives another name"
-    )]
-    Exists {
-        /// The name of both.
-        name: String,
-        /// What differs.
-        difference: String,
-    },
-    /// The API server refused the request, or did not answer.
-    #[error("{what}: {error}")]
-    Request {
-        /// What was requested.
-        what: String,
-        /// The answer.
-        error: String,
-    },
+/// A write of a `NodeMaintenance` has failed, which would have been `done`. Without an answer it may have been.
+pub(super) fn write_error(name: &str, done: &str, error: &RequestError) -> anyhow::Error {
+    match error.code() {
+        0 | 500 | 504 => anyhow!(
+            "it is not known whether NodeMaintenance {name} was {done}; the same command again finds out: {error}"
+        ),
+        _ => anyhow!("NodeMaintenance {name} was not {done}: {error}"),
+    }
 }
 
-impl DrainError {
-    pub(super) fn request(what: impl Into<String>, error: &RequestError) -> Self {
-        Self::Request {
-            what: what.into(),
-            error: error.to_string(),
-        }
-    }
-
-    /// A write of a `NodeMaintenance` has failed, which would have been `done`. Without an answer it may have been.
-    pub(super) fn write(name: &str, done: &str, error: &RequestError) -> Self {
-        let what = match error.code() {
-            0 | 500 | 504 => {
-                format!("it is not known whether NodeMaintenance {name} was {done}; the same command again finds out")
-            }
-            _ => format!("NodeMaintenance {name} was not {done}"),
-        };
-        Self::request(what, error)
-    }
+/// The cluster has no `NodeMaintenance`s.
+pub(super) fn not_installed() -> anyhow::Error {
+    anyhow!("the cluster does not have NodeMaintenances; install headgate with maintenance.enabled")
 }
 
 /// What became of the request.
@@ -84,13 +52,13 @@ pub(crate) async fn create(
     object: &NodeMaintenance,
     nodes: &[String],
     dry_run: bool,
-) -> Result<Created, DrainError> {
+) -> anyhow::Result<Created> {
     let api = Api::<Decoded<PartialObjectMeta<Node>>>::all(client.clone());
     for node in nodes {
         let found = bounded(api.get_opt(node)).await;
-        let found = found.map_err(|error| DrainError::request(format!("Node {node} cannot be read"), &error))?;
+        let found = found.map_err(|error| anyhow!("Node {node} cannot be read: {error}"))?;
         if found.is_none() {
-            return Err(DrainError::NoSuchNode(node.clone()));
+            return Err(no_such_node(node));
         }
     }
     let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
@@ -103,21 +71,20 @@ pub(crate) async fn create(
     let created = async { api.create(&params, &request).await?.into_object() };
     match bounded(created).await {
         Ok(created) => Ok(Created::New(created)),
-        Err(error) if error.code() == 404 => Err(DrainError::NotInstalled),
+        Err(error) if error.code() == 404 => Err(not_installed()),
         Err(error) if error.code() == 409 => {
             let existing = bounded(async { api.get(&name).await?.into_object() }).await;
-            let existing = existing
-                .map_err(|error| DrainError::request(format!("NodeMaintenance {name} cannot be read"), &error))?;
+            let existing = existing.map_err(|error| anyhow!("NodeMaintenance {name} cannot be read: {error}"))?;
             match difference(&existing, object) {
                 None => Ok(Created::Unchanged(existing)),
-                Some(difference) => Err(DrainError::Exists { name, difference }),
+                Some(difference) => bail!(
+                    "NodeMaintenance {name} exists and differs: {difference}; `kubectl delete hgnm {name}` ends it, --name NAME gives \
+                     another name"
+                ),
             }
         }
-        Err(error) if dry_run => Err(DrainError::request(
-            format!("NodeMaintenance {name} was not created"),
-            &error,
-        )),
-        Err(error) => Err(DrainError::write(&name, "created", &error)),
+        Err(error) if dry_run => bail!("NodeMaintenance {name} was not created: {error}"),
+        Err(error) => Err(write_error(&name, "created", &error)),
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail};
 use headgate_core::node::CORDON_ANNOTATION;
 use headgate_kubernetes::{Decoded, Undecodable, split_list};
 use headgate_maintenance::api::{NodeMaintenance, Stage};
@@ -23,9 +24,10 @@ use tokio::time::{Instant, sleep};
 
 use super::manifest::CREATED_BY;
 use super::progress::{REMIND_INTERVAL, UNANSWERED_AFTER, unanswered_line};
-use super::request::{DrainError, bounded};
+use super::request::{bounded, not_installed, write_error};
 use super::selector::NodeQuery;
 use crate::api_error::RequestError;
+use crate::failure::{Failure, no_such_node};
 use crate::readable_objects::readable_objects;
 
 /// Between two looks at what is left.
@@ -45,29 +47,6 @@ pub(crate) struct UndrainRequest<'a> {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// Why nodes are not given back.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UndrainError {
-    /// A request was refused, or a node does not exist.
-    #[error(transparent)]
-    Request(#[from] DrainError),
-    /// No node has the labels, and nothing waits for one.
-    #[error(
-        "no node matches -l, and headgate drain created no NodeMaintenance for it; `kubectl get nodes --show-labels` shows the labels \
-         that nodes have, `kubectl get hgnm` the NodeMaintenances"
-    )]
-    NoNodes,
-    /// Nothing was written: a node is in a maintenance that is not to be ended here.
-    #[error("{0}")]
-    Refused(String),
-    /// The time is over.
-    #[error("not given back within {0:?}; the same command again waits on")]
-    Timeout(Duration),
-    /// The user ended the waiting.
-    #[error("interrupted; the same command again waits on")]
-    Interrupted,
-}
-
 /// A Node, as far as selectors match it.
 type NodeObject = PartialObjectMeta<Node>;
 
@@ -79,23 +58,24 @@ pub(crate) async fn undrain(
     request: &UndrainRequest<'_>,
     interrupted: impl Future<Output = ()>,
     mut line: impl FnMut(&str),
-) -> Result<(), UndrainError> {
+) -> Result<(), Failure> {
     let client = request.client;
     let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
     let all_nodes = bounded(nodes.list(&ListParams::default())).await;
-    let all_nodes = all_nodes.map_err(|error| DrainError::request("Nodes cannot be listed", &error))?;
+    let all_nodes = all_nodes.map_err(|error| Failure::runtime(anyhow!("Nodes cannot be listed: {error}")))?;
     let all_nodes = readable_objects(all_nodes);
     let api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let maintenances = match bounded(api.list(&ListParams::default())).await {
         Ok(list) => readable_objects(list),
-        Err(error) if error.code() == 404 => return Err(DrainError::NotInstalled.into()),
-        Err(error) => return Err(DrainError::request("NodeMaintenances cannot be listed", &error).into()),
+        Err(error) if error.code() == 404 => return Err(Failure::runtime(not_installed())),
+        Err(error) => return Err(Failure::runtime(anyhow!("NodeMaintenances cannot be listed: {error}"))),
     };
-    let mut given = given_nodes(request, &maintenances, &all_nodes)?;
-    let endings = decide(&maintenances, &all_nodes, &given, request.query)?;
+    let given = given_nodes(request, &maintenances, &all_nodes);
+    let mut given = given.map_err(Failure::runtime)?;
+    let endings = decide(&maintenances, &all_nodes, &given, request.query).map_err(Failure::runtime)?;
     for ending in &endings {
         let name = ending.object.name_any();
-        let verb = end(&api, ending).await?;
+        let verb = end(&api, ending).await.map_err(Failure::runtime)?;
         line(&format!("nodemaintenance.headgate.dev/{name} {verb}"));
         if let Some(text) = absent_line(ending, &all_nodes) {
             line(&text);
@@ -115,7 +95,9 @@ pub(crate) async fn undrain(
         match request.timeout {
             Some(timeout) => {
                 sleep(timeout).await;
-                UndrainError::Timeout(timeout)
+                Failure::runtime(anyhow!(
+                    "not given back within {timeout:?}; the same command again waits on"
+                ))
             }
             None => std::future::pending().await,
         }
@@ -123,9 +105,9 @@ pub(crate) async fn undrain(
     let timeout = pin!(timeout);
     tokio::select! {
         biased;
-        () = interrupted => Err(UndrainError::Interrupted),
+        () = interrupted => Err(Failure::interrupted(anyhow!("interrupted; the same command again waits on"))),
         error = timeout => Err(error),
-        waited = wait(client, (&endings, &all_nodes), given, line) => waited,
+        () = wait(client, (&endings, &all_nodes), given, line) => Ok(()),
     }
 }
 
@@ -134,14 +116,14 @@ fn given_nodes(
     request: &UndrainRequest<'_>,
     maintenances: &[NodeMaintenance],
     all: &[NodeObject],
-) -> Result<BTreeSet<String>, UndrainError> {
+) -> anyhow::Result<BTreeSet<String>> {
     let Some(query) = request.query else {
         let is_missing = |name: &&String| {
             let mut of_people = maintenances.iter().filter(|object| is_of_people(object));
             !all.iter().any(|node| node.name_any() == **name) && !of_people.any(|object| names(object, name))
         };
         return match request.nodes.iter().find(is_missing) {
-            Some(missing) => Err(DrainError::NoSuchNode(missing.clone()).into()),
+            Some(missing) => Err(no_such_node(missing)),
             None => Ok(request.nodes.iter().cloned().collect()),
         };
     };
@@ -156,11 +138,12 @@ fn given_nodes(
         all,
     );
     let mut of_people = maintenances.iter().filter(|object| is_of_people(object));
-    if nodes.is_empty() && !of_people.any(|object| is_of_labels(object, query)) {
-        Err(UndrainError::NoNodes)
-    } else {
-        Ok(nodes)
-    }
+    anyhow::ensure!(
+        !nodes.is_empty() || of_people.any(|object| is_of_labels(object, query)),
+        "no node matches -l, and headgate drain created no NodeMaintenance for it; `kubectl get nodes --show-labels` shows the labels \
+         that nodes have, `kubectl get hgnm` the NodeMaintenances"
+    );
+    Ok(nodes)
 }
 
 /// The names of the nodes that a selector matches.
@@ -309,7 +292,7 @@ fn decide<'a>(
     all_nodes: &[NodeObject],
     given: &BTreeSet<String>,
     query: Option<&NodeQuery>,
-) -> Result<Vec<Ending<'a>>, UndrainError> {
+) -> anyhow::Result<Vec<Ending<'a>>> {
     let mut endings = Vec::new();
     for object in maintenances.iter().filter(|object| is_of_people(object)) {
         let name = object.name_any();
@@ -323,10 +306,10 @@ fn decide<'a>(
                     // It keeps no node, or gives them back already.
                     continue;
                 }
-                return Err(UndrainError::Refused(format!(
+                bail!(
                     "node {node} is in NodeMaintenance {name}, which headgate drain did not create; nothing was ended. \
                      `kubectl delete hgnm {name}` ends it for all of its nodes"
-                )));
+                );
             }
             _ => {}
         }
@@ -337,12 +320,10 @@ fn decide<'a>(
             // Those of its nodes that are gone may come back, and are not given.
             (Some(rest), _) => Some(rest).filter(|rest| !rest.node_selector_terms.is_empty()),
             (None, None) => None,
-            (None, Some(other)) => {
-                return Err(UndrainError::Refused(format!(
-                    "NodeMaintenance {name} selects nodes by their labels, node {other} as well; nothing was ended. \
-                     Give all of its nodes, or the labels that were given to headgate drain"
-                )));
-            }
+            (None, Some(other)) => bail!(
+                "NodeMaintenance {name} selects nodes by their labels, node {other} as well; nothing was ended. \
+                 Give all of its nodes, or the labels that were given to headgate drain"
+            ),
         };
         endings.push(Ending { object, rest });
     }
@@ -363,7 +344,7 @@ fn without(selector: &NodeSelector, given: &BTreeSet<String>) -> Option<NodeSele
 }
 
 /// Sends what was decided. Gives what happened, in a word.
-async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result<&'static str, DrainError> {
+async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> anyhow::Result<&'static str> {
     let (object, name) = (ending.object, ending.object.name_any());
     let Some(rest) = &ending.rest else {
         if object.metadata.deletion_timestamp.is_some() {
@@ -374,7 +355,7 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
             resource_version: None,
         });
         return match bounded(api.delete(&name, &params)).await {
-            Err(error) if error.code() != 404 => Err(DrainError::write(&name, "deleted", &error)),
+            Err(error) if error.code() != 404 => Err(write_error(&name, "deleted", &error)),
             Ok(_) | Err(_) => Ok("deleted"),
         };
     };
@@ -384,14 +365,12 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> Result
         {"op": "test", "path": "/spec/nodeSelector", "value": object.spec.node_selector},
         {"op": "replace", "path": "/spec/nodeSelector", "value": rest},
     ]);
-    let patch = serde_json::from_value(patch).map_err(|error| DrainError::Request {
-        what: format!("NodeMaintenance {name} was not changed"),
-        error: error.to_string(),
-    })?;
+    let patch =
+        serde_json::from_value(patch).map_err(|error| anyhow!("NodeMaintenance {name} was not changed: {error}"))?;
     let patched = bounded(api.patch(&name, &PatchParams::default(), &Patch::Json::<()>(patch))).await;
     match patched {
         Ok(_) => Ok("keeps its other nodes"),
-        Err(error) => Err(DrainError::write(&name, "changed", &error)),
+        Err(error) => Err(write_error(&name, "changed", &error)),
     }
 }
 
@@ -414,7 +393,7 @@ async fn wait(
     (endings, all_nodes): (&[Ending<'_>], &[NodeObject]),
     mut nodes: BTreeSet<String>,
     mut line: impl FnMut(&str),
-) -> Result<(), UndrainError> {
+) {
     let maintenance_api = Api::<Decoded<NodeMaintenance>>::all(client.clone());
     let node_api = Api::<Decoded<Node>>::all(client.clone());
     let mut deleted: Vec<_> = endings.iter().filter(|ending| ending.rest.is_none()).collect();
@@ -444,7 +423,7 @@ async fn wait(
         };
         let mut looked: Result<(), RequestError> = looked.await;
         if deleted.is_empty() && nodes.is_empty() {
-            return Ok(());
+            return;
         }
         if looked.is_ok() && Instant::now() >= report_at {
             report_at = Instant::now() + REMIND_INTERVAL;
@@ -461,7 +440,7 @@ async fn wait(
             });
         }
         if let Err(error) = looked {
-            let error = DrainError::request("not read, trying again", &error).to_string();
+            let error = format!("not read, trying again: {error}");
             if error != last_error {
                 line(&error);
             }

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
 use super::snapshot::PreviewSnapshot;
-use crate::status::{NoSuchField, StatusReport, sort_by_field};
+use crate::status::{StatusReport, sort_by_field};
 
 /// What a drain would do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -219,7 +219,7 @@ impl Preview {
     ///
     /// # Errors
     /// When no node has the field.
-    pub(crate) fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
+    pub(crate) fn sort_nodes_by(&mut self, field: &str) -> anyhow::Result<()> {
         sort_by_field(&mut self.nodes, field, ".name, .pods, .ready or .cordoned")
     }
 }

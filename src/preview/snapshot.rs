@@ -1,6 +1,7 @@
 //! Reads what a preview needs: Nodes, `NodeMaintenance`s, `PodDisruptionBudget`s, the pods of the nodes that would be drained, and the
 //! load balancers as `status` reads them.
 
+use anyhow::anyhow;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_controller::admin_state::ClusterTarget;
 use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader};
@@ -17,28 +18,13 @@ use serde::de::DeserializeOwned;
 
 use crate::api_error::RequestError;
 use crate::config::Settings;
+use crate::failure::no_such_node;
 use crate::readable_objects::list_all;
 use crate::status::{self, StatusReport};
 use crate::why::list_maintenances;
 
 /// Nodes whose pods are listed at the same time.
 const MAX_CONCURRENT_LISTS: usize = 8;
-
-/// Why there is no preview.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PreviewError {
-    /// A node that is named does not exist.
-    #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
-    NoSuchNode(String),
-    /// Objects cannot be listed.
-    #[error("the {kind} cannot be listed: {error}")]
-    List {
-        /// The kind of the objects.
-        kind: &'static str,
-        /// The answer.
-        error: RequestError,
-    },
-}
 
 /// The state of the cluster that a drain would meet.
 #[derive(Clone, Debug)]
@@ -76,7 +62,7 @@ pub(crate) async fn take_snapshot(
     settings: &Settings,
     maintenance: NodeMaintenance,
     named: &[String],
-) -> Result<PreviewSnapshot, PreviewError> {
+) -> anyhow::Result<PreviewSnapshot> {
     let objects = async {
         let reader = NodeReader {
             detail: NodeDetail::Maintenance,
@@ -86,7 +72,7 @@ pub(crate) async fn take_snapshot(
         let nodes = list::<NodeObject>(client, "Nodes", all.clone()).await?;
         let nodes: Vec<Node> = nodes.into_iter().map(|object| reader.read(object)).collect();
         if let Some(missing) = named.iter().find(|name| !nodes.iter().any(|node| node.name == **name)) {
-            return Err(PreviewError::NoSuchNode(missing.clone()));
+            return Err(no_such_node(missing));
         }
         let selected = Maintenance::new(&maintenance, &nodes).nodes;
         let pods: Vec<Vec<PodObject>> = stream::iter(selected)
@@ -98,10 +84,8 @@ pub(crate) async fn take_snapshot(
             .try_collect()
             .await?;
         let budgets = list::<PodDisruptionBudget>(client, "PodDisruptionBudgets", all).await?;
-        let maintenances = list_maintenances(client).await.map_err(|error| PreviewError::List {
-            kind: "NodeMaintenances",
-            error,
-        })?;
+        let maintenances = list_maintenances(client).await;
+        let maintenances = maintenances.map_err(|error| not_listed("NodeMaintenances", &error))?;
         Ok((nodes, pods, budgets, maintenances))
     };
     let (objects, report) = futures::join!(objects, status::take_snapshot(client, azure, settings));
@@ -115,7 +99,7 @@ pub(crate) async fn take_snapshot(
         budgets: budgets.iter().filter_map(BudgetFacts::read).collect(),
         load_balancers: report
             .map(|snapshot| StatusReport::from_snapshot(&snapshot))
-            .map_err(|error| error.to_string()),
+            .map_err(|failure| failure.error.to_string()),
         minimum_in_service: settings.guard.minimum_in_service,
         max_new_down: settings.guard.max_new_down,
         max_concurrent_nodes: settings.maintenance.max_concurrent_nodes,
@@ -123,10 +107,14 @@ pub(crate) async fn take_snapshot(
 }
 
 /// All objects of a kind that a field selector matches.
-async fn list<K>(client: &Client, kind: &'static str, params: ListParams) -> Result<Vec<K>, PreviewError>
+async fn list<K>(client: &Client, kind: &str, params: ListParams) -> anyhow::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let listed = list_all(&Api::<Decoded<K>>::all(client.clone()), params).await;
-    listed.map_err(|error| PreviewError::List { kind, error })
+    listed.map_err(|error| not_listed(kind, &error))
+}
+
+fn not_listed(kind: &str, error: &RequestError) -> anyhow::Error {
+    anyhow!("the {kind} cannot be listed: {error}")
 }

@@ -7,26 +7,12 @@ use serde_json::Value;
 
 use super::report::StatusReport;
 
-/// No node has the field.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--sort-by: no node has the field {field:?}; allowed: a field of the nodes in -o json, such as {examples}")]
-pub(crate) struct NoSuchField {
-    /// The field as it was given.
-    pub field: String,
-    /// Some that they have.
-    pub examples: &'static str,
-}
-
 /// Sorts rows by a field of their JSON, as `kubectl --sort-by` does: a path of names such as `.verdict.healthz`, also in braces.
 /// Rows without a value come first; rows with the same value stay in their order.
 ///
 /// # Errors
 /// When no row has the field; `examples` are in the error.
-pub(crate) fn sort_by_field<T: Serialize>(
-    rows: &mut Vec<T>,
-    field: &str,
-    examples: &'static str,
-) -> Result<(), NoSuchField> {
+pub(crate) fn sort_by_field<T: Serialize>(rows: &mut Vec<T>, field: &str, examples: &str) -> anyhow::Result<()> {
     let path = field.trim().trim_start_matches('{').trim_end_matches('}');
     let pointer = format!("/{}", path.trim_start_matches('.').replace('.', "/"));
     let mut keyed: Vec<_> = std::mem::take(rows)
@@ -39,14 +25,11 @@ pub(crate) fn sort_by_field<T: Serialize>(
     let is_known = keyed.is_empty() || keyed.iter().any(|(key, _)| key.is_some());
     keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
     *rows = keyed.into_iter().map(|(_, row)| row).collect();
-    if is_known {
-        Ok(())
-    } else {
-        Err(NoSuchField {
-            field: field.to_owned(),
-            examples,
-        })
-    }
+    anyhow::ensure!(
+        is_known,
+        "--sort-by: no node has the field {field:?}; allowed: a field of the nodes in -o json, such as {examples}"
+    );
+    Ok(())
 }
 
 impl StatusReport {
@@ -54,7 +37,7 @@ impl StatusReport {
     ///
     /// # Errors
     /// When no node has the field.
-    pub(crate) fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
+    pub(crate) fn sort_nodes_by(&mut self, field: &str) -> anyhow::Result<()> {
         let examples = ".name, .address, .verdict.healthz or .verdict.since";
         sort_by_field(&mut self.nodes, field, examples)
     }

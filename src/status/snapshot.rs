@@ -25,6 +25,7 @@ use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, list_services, t
 use super::nodes;
 use crate::api_error::within;
 use crate::config::Settings;
+use crate::failure::Failure;
 use crate::why::{MaintenanceRow, maintenance_rows};
 
 /// Time for reading one small object from the API server.
@@ -33,17 +34,6 @@ const OBJECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ARM_TIMEOUT: Duration = Duration::from_mins(2);
 /// Why Services are not listed where load balancers are not queried.
 const NOT_NEEDED: &str = "load balancers are not queried";
-
-/// Why there is no snapshot.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StatusError {
-    /// The API server does not list the Nodes.
-    #[error("the Nodes cannot be listed: {0}")]
-    Nodes(String),
-    /// The command line names a Node that does not exist.
-    #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
-    NoSuchNode(String),
-}
 
 /// The load balancers of a snapshot.
 #[derive(Clone, Debug, Default)]
@@ -89,7 +79,7 @@ pub(crate) async fn take_snapshot(
     client: &Client,
     azure: Result<ClusterTarget, String>,
     settings: &Settings,
-) -> Result<ClusterSnapshot, StatusError> {
+) -> Result<ClusterSnapshot, Failure> {
     let target = azure.as_ref().ok().cloned();
     let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
     let mut policy = settings.admin_state;
@@ -121,7 +111,7 @@ pub(crate) async fn take_snapshot(
         ..NodeReader::default()
     };
     let mut desired = TargetStates::new(exclude_control_plane, false);
-    for object in listed.map_err(StatusError::Nodes)? {
+    for object in listed.map_err(nodes::not_listed)? {
         desired.apply(read_node(object, &reader), now);
     }
     let services = match &listed_services {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, bail};
 use futures::{StreamExt as _, stream};
 use headgate_agent::spot::NoticeRecord;
 use headgate_core::clock::Clock;
@@ -42,20 +43,6 @@ pub(crate) struct Cleaned {
     pub(crate) failed: Vec<String>,
 }
 
-/// Why no Node, or not every one, was cleaned.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CleanError {
-    /// headgate may still need what is on the Nodes.
-    #[error(
-        "{0}. Nothing was changed: what headgate wrote on Nodes is its record of them. Repeat this once maintenances are over and headgate is \
-         deleted; where it is deleted already, take the finalizers of headgate.dev off what is left first"
-    )]
-    InUse(String),
-    /// The Nodes cannot be listed.
-    #[error("listing the Nodes")]
-    List(#[from] kube::Error),
-}
-
 /// Why headgate may still need what is on the Nodes; `None` if it does not.
 async fn in_use(client: &Client) -> Option<String> {
     let unknown = |error| Some(format!("the leader is unknown: {error}"));
@@ -89,16 +76,19 @@ async fn in_use(client: &Client) -> Option<String> {
 ///
 /// # Errors
 /// If a leader is alive, a maintenance is not over, or the Nodes cannot be listed.
-pub(crate) async fn clean_nodes(client: &Client) -> Result<Cleaned, CleanError> {
+pub(crate) async fn clean_nodes(client: &Client) -> anyhow::Result<Cleaned> {
     if let Some(reason) = in_use(client).await {
-        return Err(CleanError::InUse(reason));
+        bail!(
+            "{reason}. Nothing was changed: what headgate wrote on Nodes is its record of them. Repeat this once maintenances are over and headgate \
+             is deleted; where it is deleted already, take the finalizers of headgate.dev off what is left first"
+        );
     }
     let metrics = NodeWriteMetrics::register(&mut Registry::default());
     let writer = NodeWriter::new(client.clone(), metrics, Clock::System);
     let api = Api::<Decoded<Node>>::all(client.clone());
     let (mut cleaned, mut page) = (Cleaned::default(), ListParams::default().limit(PAGE_SIZE));
     loop {
-        let list = api.list(&page).await?;
+        let list = api.list(&page).await.context("listing the Nodes")?;
         let nodes = list.items.into_iter().filter_map(|node| match node {
             Decoded::Object(node) => has_traces(&node).then_some(Ok(node)),
             Decoded::Undecodable(undecodable) => Some(Err(undecodable.to_string())),

@@ -1,9 +1,11 @@
 //! Which entries a run writes: those of a Node, or one of each named pool. Pure.
 
+use anyhow::{Context as _, bail};
 use headgate_azure::{AdminState, LoadBalancerId};
 use headgate_controller::pool::{EntryKey, LoadBalancerView, PoolEntry};
 
 use super::session::Target;
+use crate::failure::no_such_node;
 use crate::status::StatusReport;
 
 /// What the user named, found in Azure.
@@ -33,9 +35,9 @@ impl Named {
 }
 
 /// The entries of a Node in two pools of one load balancer of the cluster.
-pub(crate) fn of_node(report: &StatusReport, name: &str) -> Result<Named, String> {
+pub(crate) fn of_node(report: &StatusReport, name: &str) -> anyhow::Result<Named> {
     let node = report.nodes.iter().find(|node| node.name == name);
-    let node = node.ok_or_else(|| format!("there is no Node {name:?}; `kubectl get nodes` lists them"))?;
+    let node = node.ok_or_else(|| no_such_node(name))?;
     let found = report.load_balancers.iter().filter(|found| found.configured);
     let found = found.filter_map(|found| {
         let id = LoadBalancerId::parse(&found.id).ok()?;
@@ -53,29 +55,31 @@ pub(crate) fn of_node(report: &StatusReport, name: &str) -> Result<Named, String
     });
     // Questions about a write during an operation need two pools.
     let best = found.max_by_key(|(targets, _)| *targets);
-    best.map(|(_, named)| named)
-        .ok_or_else(|| format!("no pool of the cluster's load balancers with rules has an entry of the Node {name:?}"))
+    let (_, named) = best.with_context(|| {
+        format!("no pool of the cluster's load balancers with rules has an entry of the Node {name:?}")
+    })?;
+    Ok(named)
 }
 
 /// One entry of each of these pools: the first one in service.
-pub(crate) fn of_pools(view: &LoadBalancerView, names: &[String]) -> Result<Named, String> {
+pub(crate) fn of_pools(view: &LoadBalancerView, names: &[String]) -> anyhow::Result<Named> {
     let target = |name: &String| {
         let pool = view.pools.iter().find(|pool| pool.id.name().eq_ignore_ascii_case(name));
-        let pool = pool.ok_or_else(|| format!("the load balancer {:?} has no pool {name:?}", view.id.name()))?;
+        let pool = pool.with_context(|| format!("the load balancer {:?} has no pool {name:?}", view.id.name()))?;
         let mut entries = pool.entries.iter().filter(|entry| entry.key.is_some());
         let is_in_service = |entry: &&PoolEntry| entry.admin_state == Some(AdminState::None);
         let entry = entries.clone().find(is_in_service).or_else(|| entries.next());
         let key = entry.and_then(|entry| entry.key.clone());
         Ok(Target {
             pool: pool.id.clone(),
-            entry: key.ok_or_else(|| format!("the pool {name:?} has no entry"))?,
+            entry: key.with_context(|| format!("the pool {name:?} has no entry"))?,
         })
     };
-    let targets: Vec<_> = names.iter().map(target).collect::<Result<_, String>>()?;
+    let targets: Vec<_> = names.iter().map(target).collect::<anyhow::Result<_>>()?;
     if targets.iter().skip(1).any(|target| target.pool == targets[0].pool) {
-        return Err(format!("the pool {:?} is named twice", targets[0].pool.name()));
+        bail!("the pool {:?} is named twice", targets[0].pool.name());
     }
-    Named::new(view.id.clone(), targets).ok_or_else(|| "no pool is named".to_owned())
+    Named::new(view.id.clone(), targets).context("no pool is named")
 }
 
 /// Why a pool of the cluster is not to be written: the only entry in service would be out.
@@ -123,7 +127,7 @@ mod tests {
             let targets = selection
                 .targets()
                 .map(|target| format!("{}/{}", target.pool.name(), target.entry));
-            Ok::<_, String>(targets.collect::<Vec<_>>().join(" "))
+            Ok::<_, anyhow::Error>(targets.collect::<Vec<_>>().join(" "))
         };
         let rows: [(&[&str], Result<&str, &str>); 5] = [
             (&["one"], Ok("one/10.0.0.5")),
@@ -135,7 +139,7 @@ mod tests {
         for (names, expected) in rows {
             match (named(names), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected),
-                (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
+                (Err(found), Err(expected)) => assert!(found.to_string().contains(expected), "{found}"),
                 (found, expected) => panic!("{names:?}: {found:?}, expected {expected:?}"),
             }
         }

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use headgate_core::node::{EXCLUDE_LABEL, MarkerFact, NodeHold, NodeObject, NodeReader, Signal, SignalRules};
 use headgate_kubernetes::Decoded;
 use hyper::Uri;
@@ -13,28 +14,10 @@ use super::agent_access::{AgentAccess, fetch_agent, fetch_agent_at, statusz_uri}
 use super::maintenances::{MaintenanceRow, maintenance_rows};
 use crate::agent_status::{AgentStatus, SignalStatus};
 use crate::api_error::within;
+use crate::failure::{Failure, no_such_node};
 
 /// Time for the API server's answer.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why there is no explanation.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WhyError {
-    /// The API server does not have the Node.
-    #[error("there is no Node {name:?}; `kubectl get nodes` lists them")]
-    NoSuchNode {
-        /// The name in the request.
-        name: String,
-    },
-    /// Neither the API server nor the agent answered.
-    #[error("neither the API server ({api}) nor the agent ({agent}) answered")]
-    NoAnswer {
-        /// The error of the API server.
-        api: String,
-        /// The error of the agent.
-        agent: String,
-    },
-}
 
 /// What is read of the Node object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,12 +56,12 @@ impl Observations {
         access: &AgentAccess,
         statusz: Option<Uri>,
         rules: &SignalRules,
-    ) -> Result<Self, WhyError> {
+    ) -> Result<Self, Failure> {
         let request = Api::<Decoded<NodeObject>>::all(client.clone());
         let node = async { request.get_opt(name).await?.map(Decoded::into_object).transpose() };
         let api = match within(API_SERVER_TIMEOUT, node).await {
             Err(error) => Err(error.to_string()),
-            Ok(None) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),
+            Ok(None) => return Err(Failure::runtime(no_such_node(name))),
             Ok(Some(node)) => Ok(ObservedNode::new(node, rules)),
         };
         let address = api.as_ref().ok().and_then(|node| node.address);
@@ -88,32 +71,22 @@ impl Observations {
             let direct = address.and_then(|address| statusz_uri(address, access.port));
             fetch_agent(client, access, name, direct).await
         };
-        match (&agent, &api) {
-            (Err(agent), Err(api)) => Err(WhyError::NoAnswer {
-                api: api.clone(),
-                agent: agent.clone(),
+        let maintenances = match (&agent, &api) {
+            (Err(agent), Err(api)) => {
+                let error = anyhow!("neither the API server ({api}) nor the agent ({agent}) answered");
+                return Err(Failure::environment(error));
+            }
+            (_, Err(error)) => Err(error.clone()),
+            (_, Ok(_)) => maintenance_rows(client).await.map(|mut rows| {
+                rows.retain_mut(|row| row.retain_nodes(&[name.to_owned()]));
+                rows
             }),
-            (_, Err(error)) => {
-                let maintenances = Err(error.clone());
-                Ok(Self {
-                    agent,
-                    api,
-                    maintenances,
-                })
-            }
-            (_, Ok(_)) => {
-                let names = [name.to_owned()];
-                let maintenances = maintenance_rows(client).await.map(|mut rows| {
-                    rows.retain_mut(|row| row.retain_nodes(&names));
-                    rows
-                });
-                Ok(Self {
-                    agent,
-                    api,
-                    maintenances,
-                })
-            }
-        }
+        };
+        Ok(Self {
+            agent,
+            api,
+            maintenances,
+        })
     }
 }
 

@@ -21,6 +21,7 @@ use super::{
     EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,
 };
+use crate::failure::{Failure, no_such_node};
 use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
 
 impl StatusReport {
@@ -108,10 +109,10 @@ impl StatusReport {
     ///
     /// # Errors
     /// The first name that no Node has.
-    pub(crate) fn retain_named(&mut self, names: &[String]) -> Result<(), String> {
+    pub(crate) fn retain_named(&mut self, names: &[String]) -> Result<(), Failure> {
         let existing: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
         if let Some(missing) = names.iter().find(|name| !existing.contains(name.as_str())) {
-            return Err(missing.clone());
+            return Err(Failure::runtime(no_such_node(missing)));
         }
         self.retain_selected(names);
         Ok(())

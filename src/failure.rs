@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// Exit code for wrong arguments or settings.
 const EXIT_SETTINGS: u8 = 2;
 /// Exit code for a failure while running, and for a refusal.
-pub(super) const EXIT_RUNTIME: u8 = 1;
+const EXIT_RUNTIME: u8 = 1;
 /// Exit code where the command could not begin: no cluster was found, or something that it needs does not answer.
 const EXIT_ENVIRONMENT: u8 = 3;
 /// Exit code after Ctrl-C: 128 and the number of SIGINT.
@@ -54,50 +54,40 @@ pub struct Failure {
 }
 
 impl Failure {
+    fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
+        let error = error.into();
+        Self { code, error }
+    }
+
     /// Wrong arguments or settings.
     pub fn settings(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: EXIT_SETTINGS,
-            error: error.into(),
-        }
+        Self::new(EXIT_SETTINGS, error)
     }
 
     /// The command could not begin: no cluster was found, or something that it needs does not answer.
     pub fn environment(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: EXIT_ENVIRONMENT,
-            error: error.into(),
-        }
-    }
-
-    /// A status that could not be read.
-    pub(super) fn of_status(error: crate::status::StatusError) -> Self {
-        match error {
-            crate::status::StatusError::Nodes(_) => Self::environment(error),
-            crate::status::StatusError::NoSuchNode(_) => Self::runtime(error),
-        }
+        Self::new(EXIT_ENVIRONMENT, error)
     }
 
     /// Ended by Ctrl-C.
-    pub(super) fn interrupted(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: EXIT_INTERRUPTED,
-            error: error.into(),
-        }
+    pub(crate) fn interrupted(error: impl Into<anyhow::Error>) -> Self {
+        Self::new(EXIT_INTERRUPTED, error)
     }
 
     /// A failure while running.
     pub fn runtime(error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            code: EXIT_RUNTIME,
-            error: error.into(),
-        }
+        Self::new(EXIT_RUNTIME, error)
     }
+}
+
+/// The user names a Node that does not exist.
+pub(crate) fn no_such_node(name: &str) -> anyhow::Error {
+    anyhow::anyhow!("there is no Node {name:?}; `kubectl get nodes` lists them")
 }
 
 /// Prints an error with its causes to standard error.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
-pub(super) fn report(program: &str, error: &anyhow::Error) {
+pub(crate) fn report(program: &str, error: &anyhow::Error) {
     let text = headgate_core::telemetry::error_chain(error.as_ref());
     eprintln!("{program}: {}", headgate_core::telemetry::escape_lines(&text));
 }
