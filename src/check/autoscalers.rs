@@ -9,9 +9,9 @@ use headgate_core::node::DELETION_DELAY_ANNOTATION;
 use headgate_core::settings::{format_duration, parse_duration};
 use headgate_core::telemetry::first_names;
 
-use super::World;
 use super::finding::Finding;
 use super::workloads::{ContainerSpec, Workload};
+use super::{Found, World};
 
 /// How long a load balancer takes at most to notice a 503, by the scheme of `providerID`: on AWS with the annotations of
 /// docs/install-other-clouds.md, else by default.
@@ -30,9 +30,9 @@ const KARPENTER_LABEL: &str = "karpenter.sh/nodepool";
 /// The first version of Karpenter that waits some seconds before it terminates an empty node.
 const KARPENTER_WITH_PAUSE: (u32, u32) = (1, 10);
 
-pub(super) fn check(world: &World) -> Vec<Finding> {
+pub(super) fn check(world: &World) -> Found {
     let Ok(workloads) = &world.workloads else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let mut findings = Vec::new();
     for workload in workloads.iter().filter(|workload| workload.runs("cluster-autoscaler")) {
@@ -160,9 +160,9 @@ fn karpenter_version(container: &ContainerSpec) -> Option<(u32, u32)> {
 }
 
 /// Annotations of others with which Cluster Autoscaler waits.
-pub(super) fn check_annotations(world: &World) -> Vec<Finding> {
+pub(super) fn check_annotations(world: &World) -> Found {
     let Ok(nodes) = &world.nodes else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let prefix = DELETION_DELAY_ANNOTATION.trim_end_matches("headgate");
     let mut foreign: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

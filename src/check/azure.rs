@@ -1,6 +1,4 @@
 //! Azure: the configuration, the identity and what it may do, and the cluster's load balancers. Pure.
-//!
-//! A part is `None` if an earlier failure kept it from being read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,21 +10,28 @@ use headgate_core::telemetry::first_names;
 
 use super::finding::{Finding, State};
 use super::workloads::Workload;
-use super::{Read, World};
+use super::{Found, Read, World};
 
 /// Names that a finding has at most.
 const MAX_NAMES: usize = 5;
 
-/// What Azure shows.
+/// What Azure shows, where `azure.json` can be used.
 #[derive(Clone, Debug)]
 pub(super) struct AzureWorld {
-    pub(super) configuration: Read<Configuration>,
+    pub(super) configuration: Configuration,
+    /// What the identity sees, or why it gets no token.
+    pub(super) seen: Read<Seen>,
+}
+
+/// What the identity sees.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
     /// Whom the token is for.
-    pub(super) token: Option<Read<TokenClaims>>,
+    pub(super) token: TokenClaims,
     /// What the identity may do: in the resource group, and in the virtual network if that matters.
-    pub(super) permissions: Option<Read<Permissions>>,
-    pub(super) deny_assignments: Option<Read<Vec<DenyAssignment>>>,
-    pub(super) load_balancers: Option<Read<LoadBalancers>>,
+    pub(super) permissions: Read<Permissions>,
+    pub(super) deny_assignments: Read<Vec<DenyAssignment>>,
+    pub(super) load_balancers: Read<LoadBalancers>,
 }
 
 /// What `azure.json` and the settings say.
@@ -96,15 +101,21 @@ pub(crate) fn role_actions() -> impl Iterator<Item = &'static str> {
     ACTIONS.iter().map(|(action, _)| *action)
 }
 
-/// The load balancers that were read.
-pub(super) fn load_balancers(world: &World) -> Option<&[Arc<LoadBalancerView>]> {
-    let listed = world.azure.as_ref()?.load_balancers.as_ref()?.as_ref().ok()?;
-    Some(&listed.found)
+/// What the identity sees with the configuration; `None` if an earlier failure kept it from being read.
+fn seen(world: &World) -> Option<(&Configuration, &Seen)> {
+    let azure = world.azure.as_ref()?.as_ref().ok()?;
+    Some((&azure.configuration, azure.seen.as_ref().ok()?))
 }
 
-pub(super) fn check_configuration(world: &World) -> Vec<Finding> {
+/// The load balancers that were read.
+pub(super) fn load_balancers(world: &World) -> Option<&[Arc<LoadBalancerView>]> {
+    let (_, seen) = seen(world)?;
+    Some(&seen.load_balancers.as_ref().ok()?.found)
+}
+
+pub(super) fn check_configuration(world: &World) -> Found {
     let mut accounts = world.workloads.iter().flatten().filter_map(Workload::account);
-    vec![match world.azure.as_ref().map(|azure| &azure.configuration) {
+    Ok(vec![match &world.azure {
         None if accounts.any(|account| account.has_azure) => Finding::warning(
             "headgate's pods have one, and this command was given none: role, pools and probes of load balancers were not checked",
             "run it in a pod of headgate, or give --config and --azure-config-file",
@@ -116,15 +127,15 @@ pub(super) fn check_configuration(world: &World) -> Vec<Finding> {
             format!("azure.json cannot be used: {error}"),
             "correct it; give --azure-config-file or --azure-config-secret where the settings name a file of another machine",
         ),
-        Some(Ok(configuration)) => Finding::ok(format!("load balancers in {}", configuration.group)),
-    }]
+        Some(Ok(azure)) => Finding::ok(format!("load balancers in {}", azure.configuration.group)),
+    }])
 }
 
-pub(super) fn check_token(world: &World) -> Vec<Finding> {
-    let Some(token) = world.azure.as_ref().and_then(|azure| azure.token.as_ref()) else {
-        return Vec::new();
+pub(super) fn check_token(world: &World) -> Found {
+    let Some(Ok(azure)) = &world.azure else {
+        return Ok(Vec::new());
     };
-    vec![match token {
+    Ok(vec![match azure.seen.as_ref().map(|seen| &seen.token) {
         Err(error) => Finding::failure(
             format!("the identity gets no token: {error}"),
             "workload identity: compare issuer, subject and audience of the federated credential with the ServiceAccount; client secret: \
@@ -135,25 +146,19 @@ pub(super) fn check_token(world: &World) -> Vec<Finding> {
             "the identity gets a token: client {}, object {}",
             claims.client_id, claims.object_id
         )),
-    }]
+    }])
 }
 
-pub(super) fn check_role(world: &World) -> Vec<Finding> {
-    let Some(azure) = &world.azure else {
-        return Vec::new();
+pub(super) fn check_role(world: &World) -> Found {
+    let Some((configuration, seen)) = seen(world) else {
+        return Ok(Vec::new());
     };
-    let (Ok(configuration), Some(permissions)) = (&azure.configuration, &azure.permissions) else {
-        return Vec::new();
-    };
-    let permissions = match permissions {
-        Ok(permissions) => permissions,
-        Err(error) => {
-            return vec![Finding::warning(
-                format!("the actions of the identity are not known: {error}"),
-                "grant Microsoft.Authorization/permissions/read with the role, or run `headgate check` as an identity that has it",
-            )];
-        }
-    };
+    let permissions = seen.permissions.as_ref().map_err(|error| {
+        Finding::warning(
+            format!("the actions of the identity are not known: {error}"),
+            "grant Microsoft.Authorization/permissions/read with the role, or run `headgate check` as an identity that has it",
+        )
+    })?;
     let may =
         |permissions: &[Permission], action: &str| permissions.iter().any(|permission| permission.contains(action));
     let missing = ACTIONS.iter().filter_map(|(action, need)| {
@@ -184,32 +189,22 @@ pub(super) fn check_role(world: &World) -> Vec<Finding> {
     Finding::or_ok(missing.collect(), "the identity has every action of the role")
 }
 
-pub(super) fn check_deny_assignments(world: &World) -> Vec<Finding> {
-    let Some(azure) = &world.azure else {
-        return Vec::new();
+pub(super) fn check_deny_assignments(world: &World) -> Found {
+    let Some((configuration, seen)) = seen(world) else {
+        return Ok(Vec::new());
     };
-    let (Ok(configuration), Some(assignments)) = (&azure.configuration, &azure.deny_assignments) else {
-        return Vec::new();
-    };
-    let assignments = match assignments {
-        Ok(assignments) => assignments,
-        Err(error) => {
-            return vec![Finding::warning(
-                format!("deny assignments are not known: {error}"),
-                "grant Microsoft.Authorization/denyAssignments/read with the role, or run `headgate check` as an identity that has it",
-            )];
-        }
-    };
-    let object_id = match &azure.token {
-        Some(Ok(claims)) => claims.object_id.as_str(),
-        _ => "",
-    };
+    let assignments = seen.deny_assignments.as_ref().map_err(|error| {
+        Finding::warning(
+            format!("deny assignments are not known: {error}"),
+            "grant Microsoft.Authorization/denyAssignments/read with the role, or run `headgate check` as an identity that has it",
+        )
+    })?;
     let denying = assignments.iter().filter(|assignment| {
         let is_above = configuration.group.len() >= assignment.scope.trim_end_matches('/').len();
         assignment.denies(WRITE) && !(is_above && assignment.is_for_scope_only)
     });
     let findings = denying.filter_map(|assignment| {
-        let state = match assignment.denial(object_id) {
+        let state = match assignment.denial(&seen.token.object_id) {
             Denial::Certain => State::Failure,
             Denial::DependsOnGroups => State::Warning,
             Denial::None => return None,
@@ -222,25 +217,19 @@ pub(super) fn check_deny_assignments(world: &World) -> Vec<Finding> {
     Finding::or_ok(findings.collect(), "no deny assignment refuses writes of pools")
 }
 
-pub(super) fn check_load_balancers(world: &World) -> Vec<Finding> {
-    let Some(azure) = &world.azure else {
-        return Vec::new();
+pub(super) fn check_load_balancers(world: &World) -> Found {
+    let Some((configuration, seen)) = seen(world) else {
+        return Ok(Vec::new());
     };
-    let (Ok(configuration), Some(listed)) = (&azure.configuration, &azure.load_balancers) else {
-        return Vec::new();
-    };
-    let listed = match listed {
-        Ok(listed) => listed,
-        Err(error) => {
-            return vec![Finding::failure(
-                format!("the load balancers cannot be read: {error}"),
-                "check subscriptionId, resourceGroup and loadBalancerResourceGroup in azure.json, and the role assignment of the identity",
-            )];
-        }
-    };
+    let listed = seen.load_balancers.as_ref().map_err(|error| {
+        Finding::failure(
+            format!("the load balancers cannot be read: {error}"),
+            "check subscriptionId, resourceGroup and loadBalancerResourceGroup in azure.json, and the role assignment of the identity",
+        )
+    })?;
     if !listed.found.is_empty() {
         let found = listed.found.iter().map(|found| found.id.name());
-        return vec![Finding::ok(first_names(found, MAX_NAMES))];
+        return Ok(vec![Finding::ok(first_names(found, MAX_NAMES))]);
     }
     let has_services = world
         .services
@@ -255,17 +244,17 @@ pub(super) fn check_load_balancers(world: &World) -> Vec<Finding> {
         "no load balancer is named {0} or {0}-internal; {1} has: {others}",
         configuration.cluster_name, configuration.group
     );
-    vec![if has_services {
+    Ok(vec![if has_services {
         let do_ = "set azure.clusterName to the name of the cluster's load balancer, or loadBalancerName in azure.json";
         Finding::failure(what, do_)
     } else {
         Finding::ok(format!("{what}. The cluster has no Service of type LoadBalancer"))
-    }]
+    }])
 }
 
-pub(super) fn check_pools(world: &World) -> Vec<Finding> {
+pub(super) fn check_pools(world: &World) -> Found {
     let Some(found) = load_balancers(world) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let (mut findings, mut number) = (Vec::new(), 0);
     for load_balancer in found {

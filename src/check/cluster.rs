@@ -3,7 +3,7 @@
 use headgate_maintenance::automatic::Cause;
 
 use super::finding::Finding;
-use super::{Server, World};
+use super::{Found, Server, World};
 use crate::config::Settings;
 
 /// The oldest version whose `ValidatingAdmissionPolicy` and tokens headgate's policies rely on.
@@ -52,30 +52,25 @@ impl Kind {
     }
 }
 
-pub(super) fn check_version(world: &World) -> Vec<Finding> {
-    vec![match &world.server {
-        Err(error) => Finding::warning(
-            format!("the version is not known: {error}"),
-            "make sure that this user may get /version",
-        ),
-        Ok(Server { version, major, minor }) if (*major, *minor) < OLDEST => Finding::failure(
+pub(super) fn check_version(world: &World) -> Found {
+    let Server { version, major, minor } = world.server.as_ref().map_err(|error| {
+        let what = format!("the version is not known: {error}");
+        Finding::warning(what, "make sure that this user may get /version")
+    })?;
+    if (*major, *minor) < OLDEST {
+        return Err(Finding::failure(
             format!("Kubernetes {version} is older than {}.{}", OLDEST.0, OLDEST.1),
             "upgrade: headgate's admission policies need it, and without them it writes nothing",
-        ),
-        Ok(server) => Finding::ok(format!("Kubernetes {}", server.version)),
-    }]
+        ));
+    }
+    Ok(vec![Finding::ok(format!("Kubernetes {version}"))])
 }
 
-pub(super) fn check_kinds(world: &World) -> Vec<Finding> {
-    let served = match &world.served {
-        Ok(served) => served,
-        Err(error) => {
-            return vec![Finding::warning(
-                format!("the kinds are not known: {error}"),
-                "make sure that this user may get /apis",
-            )];
-        }
-    };
+pub(super) fn check_kinds(world: &World) -> Found {
+    let served = world.served.as_ref().map_err(|error| {
+        let what = format!("the kinds are not known: {error}");
+        Finding::warning(what, "make sure that this user may get /apis")
+    })?;
     let missing = |kind: &&Kind| (kind.is_needed)(&world.settings) && !served.contains(&kind.full_name());
     let missing = KINDS.iter().filter(missing).map(|kind| {
         let what = format!("the API server does not serve {} of {}", kind.plural, kind.version);
@@ -87,12 +82,10 @@ pub(super) fn check_kinds(world: &World) -> Vec<Finding> {
     )
 }
 
-pub(super) fn check_nodes(world: &World) -> Vec<Finding> {
-    vec![match &world.nodes {
-        Err(error) => Finding::failure(
-            format!("the Nodes cannot be listed: {error}"),
-            "let this user list nodes; headgate's own account may",
-        ),
-        Ok(nodes) => Finding::ok(format!("{} Nodes", nodes.len())),
-    }]
+pub(super) fn check_nodes(world: &World) -> Found {
+    let nodes = world.nodes.as_ref().map_err(|error| {
+        let what = format!("the Nodes cannot be listed: {error}");
+        Finding::failure(what, "let this user list nodes; headgate's own account may")
+    })?;
+    Ok(vec![Finding::ok(format!("{} Nodes", nodes.len()))])
 }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::Found;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -78,11 +80,11 @@ impl Finding {
     }
 
     /// The findings, or that all is well if there are none.
-    pub(super) fn or_ok(findings: Vec<Self>, what: impl Into<String>) -> Vec<Self> {
-        if findings.is_empty() {
+    pub(super) fn or_ok(findings: Vec<Self>, what: impl Into<String>) -> Found {
+        Ok(if findings.is_empty() {
             vec![Self::ok(what)]
         } else {
             findings
-        }
+        })
     }
 }

@@ -11,9 +11,9 @@ use headgate_controller::pool::{ProbeTarget, Rule};
 use headgate_core::service::{ServiceObject, ServicePort};
 use headgate_core::telemetry::first_names;
 
-use super::World;
 use super::azure;
 use super::finding::{Finding, State};
+use super::{Found, World};
 use crate::config::{ServiceHealth, Settings};
 
 /// Names that a finding has at most.
@@ -96,9 +96,9 @@ impl ByObject {
     }
 }
 
-pub(super) fn check_rules(world: &World) -> Vec<Finding> {
+pub(super) fn check_rules(world: &World) -> Found {
     let Some(rules) = rules(world) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let mut findings = ByObject::default();
     for rule in rules.iter().filter(|rule| rule.rule.probe.is_none()) {
@@ -113,21 +113,18 @@ pub(super) fn check_rules(world: &World) -> Vec<Finding> {
     )
 }
 
-pub(super) fn check_services(world: &World) -> Vec<Finding> {
-    let services = match &world.services {
-        Ok(services) => services,
-        Err(error) => {
-            return vec![Finding::warning(
-                format!("the Services are not known: {error}"),
-                "run `headgate check` as a user who may list services in all namespaces",
-            )];
-        }
-    };
+pub(super) fn check_services(world: &World) -> Found {
+    let services = world.services.as_ref().map_err(|error| {
+        Finding::warning(
+            format!("the Services are not known: {error}"),
+            "run `headgate check` as a user who may list services in all namespaces",
+        )
+    })?;
     if world.azure.is_none() {
         return by_annotations(services, &world.settings);
     }
     let Some(rules) = rules(world) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let mut findings = ByObject::default();
     for rule in &rules {
@@ -212,7 +209,7 @@ fn annotate(port: u16) -> String {
 }
 
 /// The same from annotations, where nothing shows what load balancers probe.
-fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Vec<Finding> {
+fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Found {
     let port = settings.healthz_bind_address.port();
     let cluster = || {
         services
@@ -271,18 +268,18 @@ fn is_annotated(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bo
         || is_pointed(aws("port"), aws_protocol, aws("path"))
 }
 
-pub(super) fn check_local_services(world: &World) -> Vec<Finding> {
+pub(super) fn check_local_services(world: &World) -> Found {
     let Ok(services) = &world.services else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let local: Vec<_> = services
         .iter()
         .filter(|service| service.is_load_balancer() && service.is_local() && service.spec.health_check_node_port != 0)
         .collect();
     if local.is_empty() {
-        return vec![Finding::ok(
+        return Ok(vec![Finding::ok(
             "there are no Services of type LoadBalancer with externalTrafficPolicy: Local",
-        )];
+        )]);
     }
     let workloads = world.workloads.as_deref().unwrap_or_default();
     let has_kube_proxy = workloads.iter().any(|workload| workload.runs("kube-proxy"));
@@ -341,9 +338,9 @@ fn own_path(service: &ServiceObject) -> String {
     )
 }
 
-pub(super) fn check_liveness(world: &World) -> Vec<Finding> {
+pub(super) fn check_liveness(world: &World) -> Found {
     let Ok(workloads) = &world.workloads else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let port = world.settings.healthz_bind_address.port();
     let mut findings = Vec::new();

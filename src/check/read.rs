@@ -21,7 +21,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use super::azure::{AzureWorld, Configuration, LoadBalancers, Permissions};
+use super::azure::{AzureWorld, Configuration, LoadBalancers, Permissions, Seen};
 use super::cluster::KINDS;
 use super::rights::{Account, AccountRights, Right, accounts, needed};
 use super::workloads::Workload;
@@ -192,66 +192,49 @@ async fn review_right(client: &Client, account: &Account, is_own: bool, right: R
     Ok((!status.is_some_and(|status| status.allowed)).then_some(right))
 }
 
-async fn read_azure(client: &Client, settings: &Settings) -> Option<AzureWorld> {
-    if !settings.azure.is_configured() {
-        return None;
+async fn read_azure(client: &Client, settings: &Settings) -> Option<Read<AzureWorld>> {
+    if settings.azure.is_configured() {
+        Some(read_configured_azure(client, settings).await)
+    } else {
+        None
     }
+}
+
+async fn read_configured_azure(client: &Client, settings: &Settings) -> Read<AzureWorld> {
     let access = AzureAccess::of_command(settings.azure.clone(), client.clone());
-    let unread = |configuration| AzureWorld {
-        configuration,
-        token: None,
-        permissions: None,
-        deny_assignments: None,
-        load_balancers: None,
-    };
     let connected = access.connect_within(AZURE_TIMEOUT).await;
-    let target = connected.map_err(|error| error_chain(&error)).and_then(|connected| {
-        let target = ClusterTarget::new(connected.arm.clone(), &connected.config, &settings.azure.cluster_name);
-        target
-            .map(|target| (connected, target))
-            .map_err(|error| error.to_string())
-    });
-    let (connected, target) = match target {
-        Ok(target) => target,
-        Err(error) => return Some(unread(Err(error))),
-    };
+    let connected = connected.map_err(|error| error_chain(&error))?;
+    let target = ClusterTarget::new(connected.arm.clone(), &connected.config, &settings.azure.cluster_name);
+    let target = target.map_err(|error| error.to_string())?;
     let mut configuration = Configuration {
         group: target.scope.group.path(),
         network: connected.config.virtual_network_id(),
         cluster_name: settings.azure.cluster_name.clone(),
         pool_type: connected.config.backend_pool_type,
     };
-    let token = timeout(AZURE_TIMEOUT, connected.tokens.token()).await;
-    let token = match token {
-        Ok(Ok(token)) => TokenClaims::read(&token),
-        Ok(Err(error)) => return Some(without_token(unread(Ok(configuration)), error.to_string())),
-        Err(_) => {
-            let error = format!("no answer within {} s", AZURE_TIMEOUT.as_secs());
-            return Some(without_token(unread(Ok(configuration)), error));
-        }
-    };
-    let load_balancers = read_cluster_load_balancers(target.clone()).await;
-    if configuration.network.is_none() && configuration.pool_type == BackendPoolType::NodeIp {
-        configuration.network = network_of_pools(&target, &load_balancers).await;
-    }
-    let (permissions, deny_assignments) = futures::join!(
-        read_permissions(&connected, &target, &configuration),
-        read_deny_assignments(&target, &configuration),
-    );
-    Some(AzureWorld {
-        configuration: Ok(configuration),
-        token: Some(Ok(token)),
-        permissions: Some(permissions),
-        deny_assignments: Some(deny_assignments),
-        load_balancers: Some(load_balancers),
-    })
+    let seen = read_seen(&connected, &target, &mut configuration).await;
+    Ok(AzureWorld { configuration, seen })
 }
 
-fn without_token(world: AzureWorld, error: String) -> AzureWorld {
-    AzureWorld {
-        token: Some(Err(error)),
-        ..world
+/// What the identity sees, beside it the virtual network, where the pools alone name it.
+async fn read_seen(connected: &ArmConnection, target: &ClusterTarget, configuration: &mut Configuration) -> Read<Seen> {
+    let token = timeout(AZURE_TIMEOUT, connected.tokens.token()).await;
+    let token = token.map_err(|_| format!("no answer within {} s", AZURE_TIMEOUT.as_secs()))?;
+    let token = token.map_err(|error| error.to_string())?;
+    let load_balancers = read_cluster_load_balancers(target.clone()).await;
+    if configuration.network.is_none() && configuration.pool_type == BackendPoolType::NodeIp {
+        configuration.network = network_of_pools(target, &load_balancers).await;
     }
+    let (permissions, deny_assignments) = futures::join!(
+        read_permissions(connected, target, configuration),
+        read_deny_assignments(target, configuration),
+    );
+    Ok(Seen {
+        token: TokenClaims::read(&token),
+        permissions,
+        deny_assignments,
+        load_balancers,
+    })
 }
 
 /// The id of the virtual network that pools of addresses name, themselves or in their entries.

@@ -6,7 +6,7 @@ use headgate_maintenance::automatic::Cause;
 
 use super::finding::Finding;
 use super::workloads::Workload;
-use super::{Read, World};
+use super::{Found, Read, World};
 use crate::agent::Role;
 use crate::config::{MarkerWriter, ServiceHealth, Settings};
 
@@ -262,17 +262,14 @@ fn add_for_controllers(rights: &mut Rights, settings: &Settings) {
     }
 }
 
-pub(super) fn check(world: &World) -> Vec<Finding> {
+pub(super) fn check(world: &World) -> Found {
     let unknown = |error: &str| {
         Finding::warning(
             format!("the rights are not known: {error}"),
             "run `headgate check` in a Pod of headgate, or as a user who may create subjectaccessreviews",
         )
     };
-    let accounts = match &world.accounts {
-        Ok(accounts) => accounts,
-        Err(error) => return vec![unknown(error)],
-    };
+    let accounts = world.accounts.as_ref().map_err(|error| unknown(error))?;
     let mut findings = Vec::new();
     for AccountRights { account, missing } in accounts {
         let object = format!("serviceaccount/{}/{}", account.namespace, account.name);

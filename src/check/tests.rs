@@ -9,7 +9,7 @@ use headgate_controller::pool::LoadBalancerView;
 use headgate_test_kubernetes::assert_contains;
 use serde_json::{Value, json};
 
-use super::azure::{Configuration, LoadBalancers, Permissions};
+use super::azure::{Configuration, LoadBalancers, Permissions, Seen};
 use super::finding::State;
 use super::rights::{Account, needed};
 use super::*;
@@ -119,27 +119,29 @@ fn whole() -> World {
             ),
         ]),
         workloads: Ok(whole_workloads()),
-        azure: Some(AzureWorld {
-            configuration: Ok(Configuration {
+        azure: Some(Ok(AzureWorld {
+            configuration: Configuration {
                 group: GROUP.to_owned(),
                 network: Some(format!("{GROUP}/providers/Microsoft.Network/virtualNetworks/v")),
                 cluster_name: "kubernetes".to_owned(),
                 pool_type: headgate_azure::BackendPoolType::NodeIp,
+            },
+            seen: Ok(Seen {
+                token: TokenClaims {
+                    object_id: "me".to_owned(),
+                    client_id: "app".to_owned(),
+                },
+                permissions: Ok(Permissions {
+                    group: everything(),
+                    network: everything(),
+                }),
+                deny_assignments: Ok(Vec::new()),
+                load_balancers: Ok(LoadBalancers {
+                    found: vec![load_balancer(&healthz(), &addresses())],
+                    others: Vec::new(),
+                }),
             }),
-            token: Some(Ok(TokenClaims {
-                object_id: "me".to_owned(),
-                client_id: "app".to_owned(),
-            })),
-            permissions: Some(Ok(Permissions {
-                group: everything(),
-                network: everything(),
-            })),
-            deny_assignments: Some(Ok(Vec::new())),
-            load_balancers: Some(Ok(LoadBalancers {
-                found: vec![load_balancer(&healthz(), &addresses())],
-                others: Vec::new(),
-            })),
-        }),
+        })),
     }
 }
 
@@ -235,10 +237,7 @@ fn nothing_is_found_in_a_whole_world() {
 #[test]
 fn every_finding_says_what_to_do() {
     let mut world = whole();
-    world.azure.as_mut().unwrap().load_balancers = Some(Ok(LoadBalancers {
-        found: vec![load_balancer(&Value::Null, &addresses())],
-        others: Vec::new(),
-    }));
+    worlds::show(&mut world, &Value::Null, &addresses());
     let report = CheckReport::new(&world, jiff::Timestamp::UNIX_EPOCH);
     let text = report.text(Detail::Narrow);
     assert_contains!(text, "✗   rules", "service/default/web", "→ give the rule a probe");

@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::{Container, PodTemplateSpec, Probe};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::World;
 use super::finding::Finding;
 use super::rights::Account;
+use super::{Found, World};
 use crate::agent::Role;
 
 const NAME_LABEL: &str = "app.kubernetes.io/name";
@@ -250,21 +250,18 @@ fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-pub(super) fn check_installation(world: &World) -> Vec<Finding> {
-    let workloads = match &world.workloads {
-        Ok(workloads) => workloads,
-        Err(error) => {
-            return vec![Finding::warning(
-                format!("Deployments, DaemonSets and StatefulSets are not known: {error}"),
-                "run `headgate check` as a user who may list deployments, daemonsets and statefulsets in all namespaces",
-            )];
-        }
-    };
+pub(super) fn check_installation(world: &World) -> Found {
+    let workloads = world.workloads.as_ref().map_err(|error| {
+        Finding::warning(
+            format!("Deployments, DaemonSets and StatefulSets are not known: {error}"),
+            "run `headgate check` as a user who may list deployments, daemonsets and statefulsets in all namespaces",
+        )
+    })?;
     let ours: Vec<_> = workloads.iter().filter(|workload| workload.is_headgate()).collect();
     if ours.is_empty() {
-        return vec![Finding::ok(
+        return Ok(vec![Finding::ok(
             "no DaemonSet and no Deployment is headgate's: it is not installed yet",
-        )];
+        )]);
     }
     let mut findings = Vec::new();
     for workload in &ours {
@@ -296,9 +293,9 @@ pub(super) fn check_installation(world: &World) -> Vec<Finding> {
     Finding::or_ok(findings, format!("all pods are ready: {}", names.join(", ")))
 }
 
-pub(super) fn check_versions(world: &World) -> Vec<Finding> {
+pub(super) fn check_versions(world: &World) -> Found {
     let Ok(workloads) = &world.workloads else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let mut images: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for workload in workloads.iter().filter(|workload| workload.is_headgate()) {
@@ -308,14 +305,14 @@ pub(super) fn check_versions(world: &World) -> Vec<Finding> {
     }
     let mut all = images.keys();
     match (all.next(), all.next()) {
-        (None, _) => Vec::new(),
-        (Some(image), None) => vec![Finding::ok(format!("every part runs {image}"))],
+        (None, _) => Ok(Vec::new()),
+        (Some(image), None) => Ok(vec![Finding::ok(format!("every part runs {image}"))]),
         _ => {
             let parts = images
                 .iter()
                 .map(|(image, objects)| format!("{} has {image}", first_names(objects, 3)));
             let what = format!("the parts of headgate differ in their image: {}", first_names(parts, 5));
-            vec![Finding::warning(what, "give all of them the same version")]
+            Err(Finding::warning(what, "give all of them the same version"))
         }
     }
 }
