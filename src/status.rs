@@ -19,7 +19,7 @@ mod text_format;
 mod waits;
 mod words;
 
-pub(crate) use agents::{AgentEndpoints, query_agents};
+pub(crate) use agents::query_agents;
 pub(crate) use from_leader::{NO_LOAD_BALANCERS, Nodes as LeaderNodes, fetch_from_leader};
 pub(crate) use leader_view::LeaderInputs;
 pub(crate) use local_pools::list;

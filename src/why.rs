@@ -19,7 +19,7 @@ use kube::Client;
 use crate::failure::Failure;
 
 pub(crate) use agent_access::{AgentAccess, AgentPods, AgentRoute};
-pub(crate) use agent_access::{both, fetch_agent_at, fetch_status, statusz_uri};
+pub(crate) use agent_access::{fetch_agent_at, fetch_status, statusz_uri};
 pub(crate) use explanation::{Explanation, explain};
 pub(crate) use maintenances::{ConditionRow, MaintainedNodeRow, MaintenanceRow, list_maintenances, maintenance_rows};
 pub(crate) use observations::Observations;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::config::Settings;
 use crate::drain::NodeQuery;
-use crate::status::{self, AgentEndpoints, Detail, LeaderNodes, StatusReport};
+use crate::status::{self, Detail, LeaderNodes, StatusReport};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
@@ -208,11 +208,8 @@ async fn read_report(arguments: &Arguments, settings: &Settings, client: &Client
         report.retain_notable();
     }
     if !arguments.no_agents {
-        let places = AgentEndpoints {
-            access: arguments.agents.access(),
-            overrides: arguments.statusz.iter().cloned().collect(),
-        };
-        status::query_agents(&mut report, client, &places).await;
+        let overrides = arguments.statusz.iter().cloned().collect();
+        status::query_agents(&mut report, client, &arguments.agents.access(), &overrides).await;
     }
     if let Some(field) = &arguments.sort_by {
         report.sort_nodes_by(field).map_err(Failure::settings)?;

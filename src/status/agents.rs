@@ -5,104 +5,70 @@
 //! signals imply.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use hyper::Uri;
 use kube::Client;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
 use super::report::{StatusReport, VerdictRow};
 use crate::agent_status::AgentStatus;
-use crate::why::{AgentAccess, AgentPods, AgentRoute, both, fetch_agent_at, statusz_uri};
+use crate::why::{AgentAccess, AgentPods, fetch_agent_at, statusz_uri};
 
 /// Time for all agents together, and again for those that are queried through the API server.
 const ALL_AGENTS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Agents that are queried at the same time.
 const MAX_CONCURRENT_QUERIES: usize = 64;
 
-/// Where the agents serve `/statusz`.
-#[derive(Clone, Debug)]
-pub(crate) struct AgentEndpoints {
-    /// How they are reached.
-    pub access: AgentAccess,
-    /// Addresses of some of them, by the node's name.
-    pub overrides: BTreeMap<String, Uri>,
-}
-
-/// Queries the agents of the report's nodes and enters their answers.
-pub(crate) async fn query_agents(report: &mut StatusReport, client: &Client, endpoints: &AgentEndpoints) {
-    let AgentEndpoints { access, overrides } = endpoints;
-    let mut missing = BTreeMap::new();
+/// Queries the agents of the report's nodes, some of them at the addresses of `overrides`, and enters their answers.
+pub(crate) async fn query_agents(
+    report: &mut StatusReport,
+    client: &Client,
+    access: &AgentAccess,
+    overrides: &BTreeMap<String, Uri>,
+) {
     let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;
-    let queries = report.nodes.iter().enumerate().map(|(index, node)| {
-        let name = node.name.clone();
-        let given = overrides.get(&name).cloned();
-        let is_given = given.is_some();
-        let own_address = || {
-            let address = node.address.filter(|_| access.route != AgentRoute::ApiServer)?;
-            statusz_uri(address, access.port)
-        };
-        let uri = given.or_else(own_address);
-        async move {
-            let answer = match uri {
-                Some(uri) => timeout_at(deadline, fetch_agent_at(uri, &name)).await,
-                None => Ok(Err("its address is not known".to_owned())),
-            };
-            (index, name, is_given, answer.unwrap_or_else(|_| Err(late())))
+    let pods = OnceCell::new();
+    let list_pods = async || {
+        let pods = AgentPods::list(client, access, None).await;
+        (pods, Instant::now().max(deadline) + ALL_AGENTS_TIMEOUT)
+    };
+    let query = async |name: &str, address: Option<IpAddr>| {
+        if let Some(uri) = overrides.get(name) {
+            return in_time(deadline, fetch_agent_at(uri.clone(), name)).await;
         }
-    });
-    let queries: Vec<_> = queries.collect();
-    let mut answers = stream::iter(queries).buffer_unordered(MAX_CONCURRENT_QUERIES);
-    let mut verdicts = Vec::new();
-    while let Some((index, name, is_given, answer)) = answers.next().await {
-        match answer {
-            Err(error) if !is_given && access.route != AgentRoute::Direct => {
-                missing.insert(index, (name, Some(error).filter(|_| access.route == AgentRoute::Auto)));
-            }
-            answer => verdicts.push((index, answer)),
-        }
-    }
-    drop(answers);
-    if !missing.is_empty() {
-        verdicts.extend(query_through_api_server(client, access, missing).await);
-    }
-    for (index, answer) in verdicts {
-        let Some(node) = report.nodes.get_mut(index) else {
-            continue;
+        let uri = address.and_then(|address| statusz_uri(address, access.port));
+        let direct = async {
+            let uri = uri.ok_or_else(|| "its address is not known".to_owned())?;
+            in_time(deadline, fetch_agent_at(uri, name)).await
         };
-        match answer {
+        let through = async {
+            let (pods, deadline) = pods.get_or_init(&list_pods).await;
+            in_time(*deadline, pods.as_ref().map_err(String::clone)?.fetch(name)).await
+        };
+        access.route.fetch(direct, through).await
+    };
+    let nodes = report.nodes.iter_mut().map(|node| async {
+        match query(&node.name, node.address).await {
             Ok(agent) => node.verdict = verdict_row(&agent),
             Err(error) => node.verdict.why = Some(error),
         }
-    }
+    });
+    let queries: Vec<_> = nodes.collect();
+    let mut entered = stream::iter(queries).buffer_unordered(MAX_CONCURRENT_QUERIES);
+    while entered.next().await.is_some() {}
 }
 
-fn late() -> String {
-    format!("no answer within {} s", ALL_AGENTS_TIMEOUT.as_secs())
-}
-
-/// Queries agents through the API server: their index, name, and why their address did not answer.
-async fn query_through_api_server(
-    client: &Client,
-    access: &AgentAccess,
-    missing: BTreeMap<usize, (String, Option<String>)>,
-) -> Vec<(usize, Result<AgentStatus, String>)> {
-    let pods = match AgentPods::list(client, access, None).await {
-        Ok(pods) => pods,
-        Err(why) => {
-            let failed = |(index, (_, direct))| (index, Err(both(direct, &why)));
-            return missing.into_iter().map(failed).collect();
-        }
-    };
-    let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;
-    let query = async |(index, (name, direct)): (usize, (String, Option<String>))| {
-        let answer = timeout_at(deadline, pods.fetch(&name)).await;
-        let answer = answer.unwrap_or_else(|_| Err(late()));
-        (index, answer.map_err(|error| both(direct, &error)))
-    };
-    let answers = stream::iter(missing).map(query);
-    answers.buffer_unordered(MAX_CONCURRENT_QUERIES).collect().await
+/// The answer of an agent by the deadline of all.
+async fn in_time(
+    deadline: Instant,
+    answer: impl Future<Output = Result<AgentStatus, String>>,
+) -> Result<AgentStatus, String> {
+    let late = |_| Err(format!("no answer within {} s", ALL_AGENTS_TIMEOUT.as_secs()));
+    timeout_at(deadline, answer).await.unwrap_or_else(late)
 }
 
 fn verdict_row(agent: &AgentStatus) -> VerdictRow {
@@ -120,7 +86,7 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::Ipv4Addr;
 
     use headgate_test_kubernetes::{FakeApi, Fault};
     use jiff::Timestamp;
@@ -128,6 +94,7 @@ mod tests {
     use super::*;
     use crate::agent_status::PathStatus;
     use crate::status::report::NodeRow;
+    use crate::why::AgentRoute;
 
     const NAMESPACE: &str = "kube-system";
     const UNKNOWN: &str = "its address is not known";
@@ -195,15 +162,13 @@ mod tests {
             ..StatusReport::default()
         };
         let given = Uri::from_static("http://127.0.0.1:2/statusz");
-        let endpoints = AgentEndpoints {
-            access: AgentAccess {
-                port: 1,
-                route,
-                namespace: NAMESPACE.to_owned(),
-            },
-            overrides: is_given.then(|| ("node-1".to_owned(), given)).into_iter().collect(),
+        let access = AgentAccess {
+            port: 1,
+            route,
+            namespace: NAMESPACE.to_owned(),
         };
-        query_agents(&mut report, &client, &endpoints).await;
+        let overrides = is_given.then(|| ("node-1".to_owned(), given)).into_iter().collect();
+        query_agents(&mut report, &client, &access, &overrides).await;
         (report.nodes.remove(0).verdict, faults.tries())
     }
 

@@ -6,10 +6,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
+use headgate_controller::admin_state::{TargetState, TargetStates};
 use headgate_controller::local_pools::{
-    LocalPoolsMode, NodeIndex, PoolStatus, QueuedUpdate, ServiceStatus, SharedUpdater, Updater, UpdaterSettings,
-    apply_nodes,
+    NodeIndex, PoolStatus, QueuedUpdate, ServiceStatus, SharedUpdater, Updater, UpdaterSettings, apply_nodes,
 };
 use headgate_controller::pool::{Listing, LoadBalancerView, Observation};
 use headgate_controller::service_index::ServiceIndex;
@@ -173,25 +172,13 @@ impl ListedServices {
     }
 }
 
-/// What the rows are computed from, besides Services and `EndpointSlices`.
-pub(super) struct LocalPoolsRequest<'a> {
-    pub(super) setting: LocalPoolsMode,
-    pub(super) target: &'a ClusterTarget,
-    pub(super) listing: &'a Listing,
-    pub(super) desired: &'a TargetStates,
-    pub(super) mode: AdminStateMode,
-}
-
 /// Compares the pools with what was listed.
 pub(super) fn take_local_pools(
-    request: &LocalPoolsRequest<'_>,
+    settings: UpdaterSettings,
+    listing: &Listing,
+    desired: &TargetStates,
     listed: Result<ListedServices, String>,
 ) -> LocalPoolsSnapshot {
-    let is_enforcing = request.mode == AdminStateMode::Enforce;
-    let settings = is_enforcing.then(|| UpdaterSettings::new(request.setting, &request.target.local_pools));
-    let Some(settings) = settings.flatten() else {
-        return LocalPoolsSnapshot::default();
-    };
     let listed = match listed {
         Ok(listed) => listed,
         Err(error) => {
@@ -204,8 +191,8 @@ pub(super) fn take_local_pools(
     };
     let mut updater = Updater::new(settings);
     let now = Instant::now();
-    apply_nodes(&mut updater, &request.desired.nodes, |node| {
-        request.desired.target_state(node, now) == TargetState::Down
+    apply_nodes(&mut updater, &desired.nodes, |node| {
+        desired.target_state(node, now) == TargetState::Down
     });
     let names: Vec<_> = listed.services.iter().map(|service| service.name.clone()).collect();
     for service in &listed.services {
@@ -220,7 +207,7 @@ pub(super) fn take_local_pools(
         requested_at: now,
         view: Arc::clone(view),
     };
-    updater.observe(request.listing.load_balancers.values().map(observe).collect());
+    updater.observe(listing.load_balancers.values().map(observe).collect());
     updater.begin_tick(now);
     LocalPoolsSnapshot {
         is_active: true,

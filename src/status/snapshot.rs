@@ -9,6 +9,7 @@ use headgate_controller::admin_state::AdminStateMode;
 use headgate_controller::admin_state::{
     ClusterTarget, GuardSettings, Ledger, Policy, TargetStates, read_ledger, read_recorded_once,
 };
+use headgate_controller::local_pools::UpdaterSettings;
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, read_node};
 use headgate_controller::service_index::ServiceIndex;
 use headgate_core::clock::{Clock, Moment};
@@ -21,7 +22,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, list_services, take_local_pools};
+use super::local_pools::{LocalPoolsSnapshot, list_services, take_local_pools};
 use super::nodes;
 use crate::api_error::within;
 use crate::config::Settings;
@@ -118,17 +119,11 @@ pub(crate) async fn take_snapshot(
         Ok(listed) => Ok(listed.index(now.mono)),
         Err(error) => Err(error.clone()),
     };
-    let local_pools = match (&target, &azure) {
-        (Some(target), Ok(azure)) => {
-            let request = LocalPoolsRequest {
-                setting: settings.local_pools,
-                target,
-                listing: &azure.listing,
-                desired: &desired,
-                mode: policy.mode,
-            };
-            take_local_pools(&request, listed_services)
-        }
+    let is_enforcing = policy.mode == AdminStateMode::Enforce;
+    let updated = target.filter(|_| is_enforcing);
+    let updater = updated.and_then(|target| UpdaterSettings::new(settings.local_pools, &target.local_pools));
+    let local_pools = match (updater, &azure) {
+        (Some(updater), Ok(azure)) => take_local_pools(updater, &azure.listing, &desired, listed_services),
         _ => LocalPoolsSnapshot::default(),
     };
     Ok(ClusterSnapshot {

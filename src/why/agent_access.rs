@@ -128,6 +128,29 @@ pub(crate) fn statusz_uri(address: IpAddr, port: u16) -> Option<Uri> {
         .ok()
 }
 
+impl AgentRoute {
+    /// The status of an agent by the ways of the route, of which each is tried if the one before fails.
+    ///
+    /// # Errors
+    /// A text for each way that was tried.
+    pub(crate) async fn fetch(
+        self,
+        direct: impl Future<Output = Result<AgentStatus, String>>,
+        through: impl Future<Output = Result<AgentStatus, String>>,
+    ) -> Result<AgentStatus, String> {
+        let not_reached = match self {
+            Self::ApiServer => String::new(),
+            Self::Direct => return direct.await,
+            Self::Auto => match direct.await {
+                Ok(agent) => return Ok(agent),
+                Err(error) => format!("{error}; "),
+            },
+        };
+        let through = through.await;
+        through.map_err(|error| format!("{not_reached}through the API server: {error}"))
+    }
+}
+
 /// The agent of one node, by the address of its status if that is given, and by `access` otherwise.
 ///
 /// # Errors
@@ -138,28 +161,14 @@ pub(super) async fn fetch_agent(
     node: &str,
     direct: Option<Uri>,
 ) -> Result<AgentStatus, String> {
-    let not_reached = match (direct, access.route) {
-        (_, AgentRoute::ApiServer) => None,
-        (Some(uri), _) => match fetch_agent_at(uri, node).await {
-            Ok(agent) => return Ok(agent),
-            Err(error) => Some(error),
-        },
-        (None, _) => Some("its address is not known; give --statusz URL".to_owned()),
+    let direct = async {
+        match direct {
+            Some(uri) => fetch_agent_at(uri, node).await,
+            None => Err("its address is not known; give --statusz URL".to_owned()),
+        }
     };
-    if access.route == AgentRoute::Direct {
-        return Err(not_reached.unwrap_or_default());
-    }
-    let through = match AgentPods::list(client, access, Some(node)).await {
-        Ok(pods) => pods.fetch(node).await,
-        Err(error) => Err(error),
-    };
-    through.map_err(|error| both(not_reached, &error))
-}
-
-/// The failures of both ways in one text.
-pub(crate) fn both(direct: Option<String>, through: &str) -> String {
-    let through = format!("through the API server: {through}");
-    direct.map_or_else(|| through.clone(), |direct| format!("{direct}; {through}"))
+    let through = async { AgentPods::list(client, access, Some(node)).await?.fetch(node).await };
+    access.route.fetch(direct, through).await
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::maintenances::MaintenanceRow;
 use super::observations::{Observations, ObservedNode};
 use super::reasons;
-use super::wide::{AgentFacts, NodeObjectFacts};
+use super::wide::AgentFacts;
 use crate::agent_status::{AgentStatus, PathStatus};
 use crate::drain::EndedBy;
 
@@ -64,7 +64,7 @@ pub(crate) struct Explanation {
     /// What the agent answered about itself, if it did.
     pub agent: Option<AgentFacts>,
     /// What the API server answered about the Node, if it did.
-    pub node_object: Option<NodeObjectFacts>,
+    pub node_object: Option<ObservedNode>,
     /// The time of the queries.
     #[serde(rename = "askedAt")]
     pub taken_at: Timestamp,
@@ -155,7 +155,7 @@ pub(crate) fn explain(name: &str, observations: &Observations, now: Timestamp) -
         notes,
         agent_answered: observations.agent.is_ok(),
         agent: observations.agent.as_ref().ok().map(AgentFacts::new),
-        node_object: observations.api.as_ref().ok().map(NodeObjectFacts::new),
+        node_object: observations.api.as_ref().ok().cloned(),
         taken_at: now,
     }
 }

@@ -9,6 +9,7 @@ use headgate_core::node::{EXCLUDE_LABEL, MarkerFact, NodeHold, NodeObject, NodeR
 use headgate_kubernetes::Decoded;
 use hyper::Uri;
 use kube::{Api, Client};
+use serde::Serialize;
 
 use super::agent_access::{AgentAccess, fetch_agent, fetch_agent_at, statusz_uri};
 use super::maintenances::{MaintenanceRow, maintenance_rows};
@@ -20,9 +21,11 @@ use crate::failure::{Failure, no_such_node};
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is read of the Node object.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ObservedNode {
     /// The signals by the given rules. Only a deletion has a start.
+    #[serde(skip)]
     pub signals: Vec<SignalStatus>,
     /// The keys of all taints.
     pub taints: Vec<String>,
@@ -33,8 +36,10 @@ pub(crate) struct ObservedNode {
     /// The node's first internal address, where its agent is queried.
     pub address: Option<IpAddr>,
     /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
+    #[serde(skip)]
     pub marker: Option<MarkerFact>,
     /// The hold that the leader has recorded on the Node; agents may ignore it.
+    #[serde(skip)]
     pub hold: Option<NodeHold>,
 }
 

@@ -10,7 +10,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::explanation::Explanation;
-use super::observations::ObservedNode;
 use crate::agent_status::AgentStatus;
 
 /// What the agent answered about itself.
@@ -47,31 +46,6 @@ impl AgentFacts {
     }
 }
 
-/// What the API server answered about the Node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct NodeObjectFacts {
-    /// The keys of its taints.
-    pub taints: Vec<String>,
-    /// Whether it is cordoned.
-    pub cordoned: bool,
-    /// Whether a label excludes it from load balancers.
-    pub excluded: bool,
-    /// Its first `InternalIP`.
-    pub address: Option<String>,
-}
-
-impl NodeObjectFacts {
-    pub(super) fn new(node: &ObservedNode) -> Self {
-        Self {
-            taints: node.taints.clone(),
-            cordoned: node.cordoned,
-            excluded: node.excluded,
-            address: node.address.map(|address| address.to_string()),
-        }
-    }
-}
-
 impl Explanation {
     /// The text with the facts below it. What agents and the API server sent is escaped for a terminal, and breaks no line.
     pub(crate) fn wide_text(&self) -> String {
@@ -90,7 +64,10 @@ impl Explanation {
         };
         if let Some(node) = &self.node_object {
             let yes = |is: bool| if is { "yes" } else { "no" };
-            row("InternalIP:", node.address.as_deref().unwrap_or("none"));
+            let address = node
+                .address
+                .map_or_else(|| "none".to_owned(), |address| address.to_string());
+            row("InternalIP:", &address);
             row("Taints:", &list(&node.taints));
             row("Cordoned:", yes(node.cordoned));
             row("Excluded by label:", yes(node.excluded));
