@@ -40,7 +40,7 @@ use headgate_agent::connections::{ConnectionsView, cut_note};
 use headgate_agent::own_node::RememberedState;
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeReader, NodeReport};
-use headgate_http::server::{self, BindState, Binder, ServeError};
+use headgate_http::server::{self, BindState, Binder, Limits, ServeError};
 use headgate_kubernetes::{CONTROLLER, Canary, EventSink};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -369,8 +369,25 @@ fn serve_operations(
         stop.clone(),
     );
     tasks.spawn_stoppable("probe-socket", probe_socket);
-    let port = operations::serve_port(binder, router, metrics.clone(), stop.clone());
+    let (metrics, stop) = (metrics.clone(), stop.clone());
+    let port = async move { serve_port(binder, router, Limits::OPERATIONS, &metrics, stop).await };
     tasks.spawn_stoppable("operations", port);
+}
+
+/// Binds and serves a port until `stop` is cancelled.
+async fn serve_port(
+    binder: Binder,
+    router: Router,
+    limits: Limits,
+    metrics: &server::Metrics,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    let listener = binder.name;
+    let bound = tokio::select! {
+        bound = binder.bind(metrics) => bound.map_err(|source| AgentError::Bind { listener, source })?,
+        () = stop.cancelled() => return Ok(()),
+    };
+    Ok(server::serve(listener, bound, router, limits, metrics, stop).await?)
 }
 
 impl RunningAgent {

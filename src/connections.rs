@@ -19,27 +19,35 @@ use kube::{Api, Client};
 use serde::Serialize;
 
 use crate::api_error::api_error_text;
+use crate::report::{Detail, Report};
 use crate::status::{format_columns, list};
 
 /// One count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Connections {
-    pub(crate) node: String,
+    node: String,
     #[serde(rename = "askedAt")]
-    pub(crate) taken_at: Timestamp,
+    taken_at: Timestamp,
     #[serde(flatten)]
     count: ConnectionCount,
 }
 
-impl Connections {
-    /// The Services with connections, as names.
-    pub(crate) fn services(&self) -> impl Iterator<Item = &str> {
-        self.count.services.iter().map(|row| row.service.as_str())
+impl Report for Connections {
+    const KIND: Option<&'static str> = Some("Connections");
+
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
     }
 
-    /// For people. With `is_wide` the Services that cannot be counted, too.
-    pub(crate) fn text(&self, is_wide: bool) -> String {
+    /// The Services with connections.
+    fn names(&self) -> Vec<String> {
+        let services = self.count.services.iter();
+        services.map(|row| format!("service/{}", row.service)).collect()
+    }
+
+    /// The wide one has the Services that cannot be counted, too.
+    fn text(&self, detail: Detail) -> String {
         let ConnectionCount {
             services,
             oldest_seconds,
@@ -68,7 +76,7 @@ impl Connections {
         }
         match not_counted.len() {
             0 => {}
-            _ if is_wide => {
+            _ if detail == Detail::Wide => {
                 text.push_str("\nNot counted:\n");
                 for line in not_counted {
                     let _ = writeln!(text, "  {}", headgate_core::telemetry::escape_line(line));

@@ -17,6 +17,7 @@ mod failure;
 mod pods;
 mod preview;
 pub mod readable_objects;
+mod report;
 mod status;
 mod sysdump;
 mod uninstall;

@@ -10,4 +10,3 @@ mod text;
 
 pub(crate) use report::Preview;
 pub(crate) use snapshot::take_snapshot;
-pub(crate) use text::render;

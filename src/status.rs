@@ -30,6 +30,5 @@ pub(crate) use report::StatusReport;
 pub(crate) use snapshot::{load_balancers as read_load_balancers, read_leader, take_snapshot};
 #[cfg(test)]
 pub(crate) use text::tests::report as example_report;
-pub(crate) use text::{Detail, render, render_rows};
 pub(crate) use text_format::{counted, format_age, format_columns, format_rows};
 pub(crate) use words::{Word, word};

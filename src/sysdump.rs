@@ -19,7 +19,8 @@ use tokio::time::Instant;
 use crate::check::{CheckReport, read_world};
 use crate::config::Settings;
 use crate::pods::{HeadgatePod, HeadgatePods};
-use crate::status::{self, Detail, LeaderNodes, StatusReport};
+use crate::report::{Detail, Report as _};
+use crate::status::{self, LeaderNodes, StatusReport};
 use crate::why::AgentAccess;
 
 pub(crate) use archive::Bundle;
@@ -90,7 +91,7 @@ async fn status_parts(client: &Client, access: &AgentAccess, settings: &Settings
         }
     };
     if let Some(report) = report {
-        parts.push(Part::text("status.txt", &status::render(&report, Detail::Wide)));
+        parts.push(Part::text("status.txt", &report.text(Detail::Wide)));
         parts.push(Part::json("status.json", &report));
     }
     parts

@@ -3,7 +3,7 @@
 //! Invariant: the file exists only while this process accepts connections at its addresses. An old file is removed
 //! before anything is bound, and the own file at a graceful stop. So who waits for the file can connect.
 
-use std::fs::{self, Metadata, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::AgentError;
+use super::probe_socket::file_identity;
 use super::tasks::Tasks;
 
 /// The prefix of temporary files beside the addresses file.
@@ -93,8 +94,7 @@ impl AddressesFile {
         };
         stop.cancelled().await;
         // A file that another process has put there since must stay.
-        let is_own = |found: Metadata| (found.dev(), found.ino()) == (written.dev(), written.ino());
-        if fs::symlink_metadata(&self.path).is_ok_and(is_own) {
+        if file_identity(&self.path).is_ok_and(|found| found == written) {
             // Removing needs the same rights as writing did.
             let _ = fs::remove_file(&self.path);
         }
@@ -102,7 +102,7 @@ impl AddressesFile {
     }
 
     /// Waits for the addresses, and writes the file; retries until it succeeds. A failure affects only the file.
-    async fn write_when_bound(&self, listeners: Listeners) -> Metadata {
+    async fn write_when_bound(&self, listeners: Listeners) -> (u64, u64) {
         let Some(addresses) = wait_until_bound(listeners).await else {
             return std::future::pending().await;
         };
@@ -138,11 +138,12 @@ impl AddressesFile {
     }
 
     /// Replaces the file completely or not at all.
-    fn replace(&self, addresses: &BoundAddresses) -> io::Result<Metadata> {
+    fn replace(&self, addresses: &BoundAddresses) -> io::Result<(u64, u64)> {
         let mut file = self.temporary_file()?;
         serde_json::to_writer(&mut file, addresses)?;
         file.as_file().set_permissions(Permissions::from_mode(FILE_MODE))?;
-        file.persist(&self.path)?.metadata()
+        let written = file.persist(&self.path)?.metadata()?;
+        Ok((written.dev(), written.ino()))
     }
 
     fn temporary_file(&self) -> io::Result<NamedTempFile> {

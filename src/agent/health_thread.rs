@@ -24,8 +24,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{interval, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::AgentError;
 use super::service_health::HealthThreadExtras;
+use super::{AgentError, serve_port};
 
 /// Time to wait for the first sync before the port opens as eligible (docs/dev/decisions.md 3).
 const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
@@ -152,9 +152,15 @@ impl HealthServer {
         };
         let replaced = server::other_process_ended(binder.address, limits.proxy_protocol);
         let synced = wait_for_sync(reports, extras.routes, kube_proxy, replaced, binder.log_runtime.clone());
+        let health_port = async {
+            tokio::select! {
+                () = synced => serve_port(binder, router, limits, &metrics, stop.clone()).await,
+                () = stop.cancelled() => Ok(()),
+            }
+        };
         let all = async {
             let node_ports = async { Ok(OptionFuture::from(node_ports).await.transpose().map(drop)?) };
-            tokio::try_join!(serve(binder, router, limits, metrics, synced, stop), node_ports).map(drop)
+            tokio::try_join!(health_port, node_ports).map(drop)
         };
         tokio::select! {
             served = all => served,
@@ -216,30 +222,6 @@ async fn wait_for_sync(
     if tables.is_some_and(|tables| tables.borrow().is_none()) {
         log(|| tracing::warn!("Services and EndpointSlices not listed in time; requests about them get 503"));
     }
-}
-
-async fn serve(
-    binder: Binder,
-    router: Router,
-    limits: Limits,
-    metrics: Metrics,
-    synced: impl Future<Output = ()>,
-    stop: CancellationToken,
-) -> Result<(), AgentError> {
-    let open = async {
-        synced.await;
-        let name = binder.name;
-        binder
-            .bind(&metrics)
-            .await
-            .map_err(|source| AgentError::Bind { listener: name, source })
-    };
-    let listener = tokio::select! {
-        listener = open => listener?,
-        () = stop.cancelled() => return Ok(()),
-    };
-    server::serve("healthz", listener, router, limits, &metrics, stop).await?;
-    Ok(())
 }
 
 #[cfg(test)]

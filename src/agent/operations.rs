@@ -18,19 +18,18 @@ use headgate_agent::connections::ConnectionsView;
 use headgate_agent::health::{LastChange, VerdictInputs};
 use headgate_agent::spot::EventsSnapshot;
 use headgate_core::telemetry::MetricsFormat;
-use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
+use headgate_http::server::BindState;
 use headgate_kubernetes::WatchFailure;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::addresses::Listeners;
 use super::cluster_view::{ALL_NODES, ClusterView, PATH};
 use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
 use super::service_health::ServiceHealthView;
-use super::{AgentError, Process, statusz_page};
+use super::{Process, statusz_page};
 use crate::agent_status::{AgentStatus, TaskStatus};
 
 /// The most bytes of a large body that a connection copies at once.
@@ -193,21 +192,6 @@ fn shared_body(text: Bytes) -> Body {
         (!frame.is_empty()).then_some((Ok::<_, Infallible>(frame), rest))
     });
     Body::from_stream(frames)
-}
-
-/// Binds and serves the operations port until `stop` is cancelled.
-pub(super) async fn serve_port(
-    binder: Binder,
-    router: Router,
-    metrics: Metrics,
-    stop: CancellationToken,
-) -> Result<(), AgentError> {
-    let name = binder.name;
-    let listener = tokio::select! {
-        bound = binder.bind(&metrics) => bound.map_err(|source| AgentError::Bind { listener: name, source })?,
-        () = stop.cancelled() => return Ok(()),
-    };
-    Ok(server::serve(name, listener, router, Limits::OPERATIONS, &metrics, stop).await?)
 }
 
 #[cfg(test)]

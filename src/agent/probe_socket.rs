@@ -59,30 +59,19 @@ pub(super) async fn serve(
             () = stop.cancelled() => return Ok(()),
         }
     };
-    let own_file = FileIdentity::read(&path).ok();
+    let own_file = file_identity(&path).ok();
     let served = server::serve("probe", listener, router, Limits::OPERATIONS, &metrics, stop).await;
     // Another process may have put its own socket there since; that one must stay.
-    if FileIdentity::read(&path).ok() == own_file {
+    if file_identity(&path).ok() == own_file {
         let _ = std::fs::remove_file(&path);
     }
     Ok(served?)
 }
 
-/// What distinguishes a file from another one at the same path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-impl FileIdentity {
-    fn read(path: &Path) -> io::Result<Self> {
-        let file = std::fs::symlink_metadata(path)?;
-        Ok(Self {
-            device: file.dev(),
-            inode: file.ino(),
-        })
-    }
+/// Device and inode, which distinguish a file from another one at the same path.
+pub(super) fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {

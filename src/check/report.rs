@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::finding::{Finding, State};
 use super::{World, find};
-use crate::status::{Detail, counted, format_columns};
+use crate::report::{Detail, Report};
+use crate::status::{counted, format_columns};
 
 /// Findings of one check in the narrow text.
 const MAX_FINDINGS: usize = 10;
@@ -18,7 +19,7 @@ const MAX_FINDINGS: usize = 10;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CheckReport {
     #[serde(rename = "askedAt")]
-    pub(crate) taken_at: Timestamp,
+    taken_at: Timestamp,
     /// The number of findings with the state `failure`.
     pub(crate) failures: usize,
     /// The number of findings with the state `warning`.
@@ -39,9 +40,17 @@ impl CheckReport {
             findings,
         }
     }
+}
+
+impl Report for CheckReport {
+    const KIND: Option<&'static str> = Some("Check");
+
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
 
     /// A table, with what to do below each row that is not as it should be.
-    pub(crate) fn text(&self, detail: Detail) -> String {
+    fn text(&self, detail: Detail) -> String {
         let header = ["", "CHECK", "OBJECT", "FINDING"].map(str::to_owned);
         let mut rows = Vec::new();
         let mut shown: BTreeMap<&str, usize> = BTreeMap::new();
@@ -79,7 +88,7 @@ impl CheckReport {
     }
 
     /// The objects that are not as they should be.
-    pub(crate) fn names(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         let wrong = self.findings.iter().filter(|finding| finding.state != State::Ok);
         wrong.filter_map(|finding| finding.object.clone()).collect()
     }

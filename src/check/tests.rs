@@ -15,7 +15,7 @@ use super::rights::{Account, needed};
 use super::*;
 use crate::agent::Role;
 use crate::config::{ConditionSource, NoticeSource, ServiceHealth};
-use crate::status::Detail;
+use crate::report::{Detail, Report as _};
 
 mod worlds;
 

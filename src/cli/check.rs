@@ -8,10 +8,9 @@ use kube::Client;
 
 use crate::check::{CheckReport, read_world};
 use crate::config::Settings;
-use crate::status::Detail;
 
 use super::cluster::ClusterArguments;
-use super::output::{self, Output, Report, WatchArguments};
+use super::output::{self, Output, WatchArguments};
 use super::{Failure, azure, block_on};
 
 /// Check what headgate needs, before and after the installation: rights, identity, role, load balancers, probes, autoscalers
@@ -57,20 +56,4 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn read(client: &Client, settings: &Settings) -> Result<CheckReport, Failure> {
     let world = Box::pin(read_world(client, settings)).await?;
     Ok(CheckReport::new(&world, Timestamp::now()))
-}
-
-impl Report for CheckReport {
-    const KIND: Option<&'static str> = Some("Check");
-
-    fn taken_at(&self) -> Timestamp {
-        self.taken_at
-    }
-
-    fn text(&self, detail: Detail) -> String {
-        self.text(detail)
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.names()
-    }
 }

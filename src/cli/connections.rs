@@ -6,15 +6,13 @@ use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use headgate_agent::connections::parse_prefix;
 use ipnet::IpNet;
-use jiff::Timestamp;
 
-use crate::connections::{ConnectionCounter, Connections};
-use crate::status::Detail;
+use crate::connections::ConnectionCounter;
 
 use super::agent::node_name;
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
-use super::output::{self, Output, Report, WatchArguments};
+use super::output::{self, Output, WatchArguments};
 use super::{Failure, block_on};
 
 mod counter;
@@ -62,20 +60,4 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let read = async || counter.count(&client, node).await.map_err(Failure::runtime);
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     })
-}
-
-impl Report for Connections {
-    const KIND: Option<&'static str> = Some("Connections");
-
-    fn taken_at(&self) -> Timestamp {
-        self.taken_at
-    }
-
-    fn text(&self, detail: Detail) -> String {
-        self.text(matches!(detail, Detail::Wide))
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.services().map(|service| format!("service/{service}")).collect()
-    }
 }

@@ -8,12 +8,10 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use jiff::Timestamp;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
-use serde_json::Value;
 
-use crate::status::Detail;
+use crate::report::{Detail, Report};
 
 use super::colour::print_coloured;
 use super::{Failure, duration_up_to, print, print_json, print_yaml};
@@ -46,32 +44,6 @@ pub(super) struct WatchArguments {
     /// Time between two reads of --watch, at most 1h
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_INTERVAL), default_value = "5s", requires = "watch")]
     interval: Duration,
-}
-
-/// What a command shows; its JSON is that of `-o json`.
-pub(super) trait Report: Serialize {
-    /// Whether cells of the text get colours on a terminal.
-    const IS_COLOURED: bool = false;
-
-    /// The `kind` of its JSON and YAML; `None` where it is a list.
-    const KIND: Option<&'static str>;
-
-    /// The time of the read, which is no change.
-    fn taken_at(&self) -> Timestamp;
-
-    fn text(&self, detail: Detail) -> String;
-
-    /// The objects that are shown, as `TYPE/NAME`.
-    fn names(&self) -> Vec<String>;
-
-    /// What a watch compares.
-    fn comparable(&self) -> Value {
-        let mut json = serde_json::to_value(self).unwrap_or_default();
-        if let Some(fields) = json.as_object_mut() {
-            fields.remove("askedAt");
-        }
-        json
-    }
 }
 
 /// Prints what `read` returns, and with `--watch` again whenever it has changed, until the process is stopped or standard output

@@ -5,18 +5,16 @@ use std::path::PathBuf;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use headgate_maintenance::api::NodeMaintenance;
-use jiff::Timestamp;
 use kube::Client;
 
 use crate::config::Settings;
 use crate::drain::{ManifestRequest, NodeQuery, node_names};
 use crate::preview::{self, Preview};
-use crate::status::Detail;
 
 use super::cluster::ClusterArguments;
 use super::complete::node_candidates;
 use super::drain::read_plan;
-use super::output::{self, Output, Report, WatchArguments};
+use super::output::{self, Output, WatchArguments};
 use super::{Failure, azure, block_on};
 
 /// The name of a maintenance that is never created.
@@ -77,22 +75,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let read = async || read(arguments, &settings, &client, maintenance.clone(), &nodes).await;
         output::show(arguments.output, &arguments.watch, read).await
     })
-}
-
-impl Report for Preview {
-    const KIND: Option<&'static str> = Some("DrainPreview");
-
-    fn taken_at(&self) -> Timestamp {
-        self.taken_at
-    }
-
-    fn text(&self, detail: Detail) -> String {
-        preview::render(self, detail)
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| format!("node/{}", node.name)).collect()
-    }
 }
 
 async fn read(

@@ -6,18 +6,16 @@ use std::time::Duration;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use hyper::Uri;
-use jiff::Timestamp;
 use kube::Client;
-use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::config::Settings;
 use crate::drain::NodeQuery;
-use crate::status::{self, Detail, LeaderNodes, StatusReport};
+use crate::status::{self, LeaderNodes, StatusReport};
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
-use super::output::{self, Output, Report, WatchArguments};
+use super::output::{self, Output, WatchArguments};
 use super::{Failure, azure, block_on, duration_up_to};
 
 /// The longest `--timeout`. The help has it, too.
@@ -166,31 +164,6 @@ async fn wait_until_settled(
                 ));
             }
         };
-    }
-}
-
-impl Report for StatusReport {
-    const IS_COLOURED: bool = true;
-    const KIND: Option<&'static str> = Some("Status");
-
-    fn taken_at(&self) -> Timestamp {
-        self.taken_at
-    }
-
-    fn text(&self, detail: Detail) -> String {
-        if self.no_headers {
-            status::render_rows(self, detail)
-        } else {
-            status::render(self, detail)
-        }
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| format!("node/{}", node.name)).collect()
-    }
-
-    fn comparable(&self) -> Value {
-        self.without_times()
     }
 }
 

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::pods::{HeadgatePod, HeadgatePods};
-use crate::status::Detail;
+use crate::report::{Detail, Report};
 
 use super::cluster::ClusterArguments;
-use super::output::{self, Output, Report};
+use super::output::{self, Output};
 use super::{Failure, block_on};
 
 #[derive(Debug, Args)]

@@ -10,12 +10,13 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::config::Settings;
-use crate::status::{self, Detail, LeaderNodes, LocalPoolRow, LocalPoolsSnapshot};
-use crate::why::{self, Explanation};
+use crate::report::{Detail, Report};
+use crate::status::{self, LeaderNodes, LocalPoolRow, LocalPoolsSnapshot};
+use crate::why;
 
 use super::cluster::{AgentArguments, ClusterArguments};
 use super::complete::node_candidates;
-use super::output::{self, Output, Report, WatchArguments};
+use super::output::{self, Output, WatchArguments};
 use super::{Failure, azure, block_on};
 
 #[derive(Debug, Args)]
@@ -77,29 +78,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         };
         Box::pin(output::show(arguments.output, &arguments.watch, read)).await
     })
-}
-
-impl Report for Explanation {
-    const KIND: Option<&'static str> = Some("Explanation");
-
-    fn taken_at(&self) -> Timestamp {
-        self.taken_at
-    }
-
-    fn text(&self, detail: Detail) -> String {
-        match detail {
-            Detail::Narrow => self.to_string(),
-            Detail::Wide => self.wide_text(),
-        }
-    }
-
-    fn names(&self) -> Vec<String> {
-        vec![format!("node/{}", self.node)]
-    }
-
-    fn comparable(&self) -> Value {
-        self.without_times()
-    }
 }
 
 /// `NAMESPACE/NAME` of a Service in lower case, as names in Kubernetes are.

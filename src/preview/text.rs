@@ -6,43 +6,57 @@ use std::fmt::Write as _;
 
 use headgate_core::telemetry::{escape_line, first_names};
 use headgate_maintenance::api::{ConnectionsPolicy, DrainPlanEntry, LoadBalancerConfirmation, PodType};
+use jiff::Timestamp;
 
 use super::report::{PoolPreviewRow, Preview, StepRow};
-use crate::status::{Detail, counted, format_columns};
+use crate::report::{Detail, Report};
+use crate::status::{counted, format_columns};
 
 /// Pods of one step in a narrow text.
 const MAX_PODS: usize = 20;
 /// Blocked pods, budgets and annotations in a narrow text.
 const MAX_ROWS: usize = 20;
 
-/// Renders the preview as text. The narrow one leaves out rows beyond a number, and columns.
-pub(crate) fn render(preview: &Preview, detail: Detail) -> String {
-    let mut text = String::new();
-    let nodes = preview.nodes.len();
-    let pods: usize = preview.nodes.iter().map(|node| node.pods).sum();
-    let _ = writeln!(
-        text,
-        "{} would leave {}. Nothing was written.\n",
-        counted(pods, "pod"),
-        counted(nodes, "node")
-    );
-    if preview.nodes.is_empty() {
-        text.push_str("The selector matches no node.\n");
-        return text;
+impl Report for Preview {
+    const KIND: Option<&'static str> = Some("DrainPreview");
+
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
     }
-    text += &nodes_table(preview, detail);
-    text.push('\n');
-    text += &pools_text(preview, detail);
-    text.push('\n');
-    text += &steps_text(preview, detail);
-    let below = notes(preview, detail);
-    if !below.is_empty() {
+
+    fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("node/{}", node.name)).collect()
+    }
+
+    /// The narrow text leaves out rows beyond a number, and columns.
+    fn text(&self, detail: Detail) -> String {
+        let mut text = String::new();
+        let nodes = self.nodes.len();
+        let pods: usize = self.nodes.iter().map(|node| node.pods).sum();
+        let _ = writeln!(
+            text,
+            "{} would leave {}. Nothing was written.\n",
+            counted(pods, "pod"),
+            counted(nodes, "node")
+        );
+        if self.nodes.is_empty() {
+            text.push_str("The selector matches no node.\n");
+            return text;
+        }
+        text += &nodes_table(self, detail);
         text.push('\n');
+        text += &pools_text(self, detail);
+        text.push('\n');
+        text += &steps_text(self, detail);
+        let below = notes(self, detail);
+        if !below.is_empty() {
+            text.push('\n');
+        }
+        for note in below {
+            let _ = writeln!(text, "{}", escape_line(&note));
+        }
+        text
     }
-    for note in below {
-        let _ = writeln!(text, "{}", escape_line(&note));
-    }
-    text
 }
 
 /// How many rows are shown where the narrow text has `narrow` at most.

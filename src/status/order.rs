@@ -1,4 +1,4 @@
-//! The order of rows by a field of their JSON, and what of a report a watch compares. Pure.
+//! The order of rows by a field of their JSON. Pure.
 
 use std::cmp::Ordering;
 
@@ -40,19 +40,6 @@ impl StatusReport {
     pub(crate) fn sort_nodes_by(&mut self, field: &str) -> anyhow::Result<()> {
         let examples = ".name, .address, .verdict.healthz or .verdict.since";
         sort_by_field(&mut self.nodes, field, examples)
-    }
-
-    /// What two reports show differently: their JSON without the times of the read, of the Lease's renewal and of the leader's last list.
-    pub(crate) fn without_times(&self) -> Value {
-        let mut json = serde_json::to_value(self).unwrap_or_default();
-        json["askedAt"] = Value::Null;
-        if let Some(leader) = json["leader"].as_object_mut() {
-            leader.remove("renewed");
-        }
-        if let Some(work) = json["leaderWork"].as_object_mut() {
-            work.remove("listedAt");
-        }
-        json
     }
 }
 

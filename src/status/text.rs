@@ -12,22 +12,16 @@ use std::fmt::Write as _;
 use headgate_controller::pool::ProbeTarget;
 use headgate_core::node::Unproved;
 use headgate_core::telemetry::escape_line;
+use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::agent_status::ConnectionsStatus;
+use crate::report::{Detail, Report};
 
 use super::local_pools;
 use super::maintenances_text::render_maintenances;
 use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Selection, StatusReport};
 use super::text_format::{format_age, format_columns};
-
-/// The level of detail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Detail {
-    /// For the width of a terminal.
-    Narrow,
-    /// All columns and all rules.
-    Wide,
-}
 
 /// Pool columns in a narrow table. With more pools, only those with a notable entry are shown.
 const MAX_POOL_COLUMNS: usize = 8;
@@ -49,8 +43,43 @@ fn pool_names(load_balancer: &str, pool: &str) -> PoolNames {
     (load_balancer.to_ascii_lowercase(), pool.to_ascii_lowercase())
 }
 
+impl Report for StatusReport {
+    const IS_COLOURED: bool = true;
+    const KIND: Option<&'static str> = Some("Status");
+
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    fn text(&self, detail: Detail) -> String {
+        if self.no_headers {
+            let (_, rows, _) = node_rows(self, &pool_columns(self), detail);
+            format_columns(&[], &rows)
+        } else {
+            render(self, detail)
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("node/{}", node.name)).collect()
+    }
+
+    /// Without the times of the read, of the Lease's renewal and of the leader's last list.
+    fn comparable(&self) -> Value {
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        json["askedAt"] = Value::Null;
+        if let Some(leader) = json["leader"].as_object_mut() {
+            leader.remove("renewed");
+        }
+        if let Some(work) = json["leaderWork"].as_object_mut() {
+            work.remove("listedAt");
+        }
+        json
+    }
+}
+
 /// Renders the report as text.
-pub(crate) fn render(report: &StatusReport, detail: Detail) -> String {
+fn render(report: &StatusReport, detail: Detail) -> String {
     let mut text = render_header(report);
     let columns = pool_columns(report);
     if !report.nodes.is_empty() {
@@ -71,12 +100,6 @@ pub(crate) fn render(report: &StatusReport, detail: Detail) -> String {
         }
     }
     text
-}
-
-/// Renders the rows of the nodes, for scripts.
-pub(crate) fn render_rows(report: &StatusReport, detail: Detail) -> String {
-    let (_, rows, _) = node_rows(report, &pool_columns(report), detail);
-    format_columns(&[], &rows)
 }
 
 fn render_header(report: &StatusReport) -> String {

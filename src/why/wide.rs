@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::explanation::Explanation;
 use crate::agent_status::AgentStatus;
+use crate::report::{Detail, Report};
 
 /// What the agent answered about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -46,10 +47,23 @@ impl AgentFacts {
     }
 }
 
-impl Explanation {
-    /// The text with the facts below it. What agents and the API server sent is escaped for a terminal, and breaks no line.
-    pub(crate) fn wide_text(&self) -> String {
+impl Report for Explanation {
+    const KIND: Option<&'static str> = Some("Explanation");
+
+    fn taken_at(&self) -> Timestamp {
+        self.taken_at
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![format!("node/{}", self.node)]
+    }
+
+    /// The wide text has the facts below the other. What agents and the API server sent is escaped for a terminal, and breaks no line.
+    fn text(&self, detail: Detail) -> String {
         let mut text = self.to_string();
+        if detail == Detail::Narrow {
+            return text;
+        }
         text.push('\n');
         let mut row = |name: &str, value: &str| {
             // Writing to a String cannot fail.
@@ -97,8 +111,8 @@ impl Explanation {
         text
     }
 
-    /// What two explanations show differently: their JSON without the time of the queries and the ages in notes.
-    pub(crate) fn without_times(&self) -> Value {
+    /// Without the time of the queries and the ages in notes.
+    fn comparable(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();
         json["askedAt"] = Value::Null;
         json["notes"] = self.notes.iter().map(|note| without_ages(note)).collect();

@@ -4,8 +4,7 @@ use headgate_test_kubernetes::assert_contains;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::preview::render;
-use crate::status::Detail;
+use crate::report::{Detail, Report as _};
 use crate::status::report::{EntryRow, LoadBalancerRow, NodeRow, PoolRow, VerdictRow};
 
 fn node(name: &str) -> Node {
@@ -159,7 +158,7 @@ fn pods_leave_in_the_order_of_the_drain_plan() {
         .map(|node| (node.name.as_str(), node.pods, node.exempt, node.unsupported))
         .collect();
     assert_eq!(counts, [("one", 4, 1, 1), ("two", 1, 0, 0)]);
-    let text = render(&preview, Detail::Narrow);
+    let text = preview.text(Detail::Narrow);
     assert_contains!(
         text,
         "5 pods would leave 2 nodes. Nothing was written.",
@@ -225,7 +224,7 @@ fn blockers_and_narrow_budgets_are_named() {
             ("shop/web", 1, 2)
         ]
     );
-    let text = render(&preview, Detail::Narrow);
+    let text = preview.text(Detail::Narrow);
     assert_contains!(
         text,
         "Blocked now: pod shop/db on one: PodDisruptionBudget db allows 0 disruptions.",
@@ -277,12 +276,14 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         assert_eq!((pool.down, pool.leaving, pool.remaining), expected, "{states:?}");
         assert_eq!(pool.is_below_minimum(), is_below, "{states:?} {minimum}");
         assert_eq!(
-            render(&preview, Detail::Narrow).contains("adminState.minimumInService"),
+            preview.text(Detail::Narrow).contains("adminState.minimumInService"),
             is_below
         );
         // A quarter of three is none, and one is the least.
         assert_eq!(
-            render(&preview, Detail::Narrow).contains("adminState.maxNewDown lets 1 of them go"),
+            preview
+                .text(Detail::Narrow)
+                .contains("adminState.maxNewDown lets 1 of them go"),
             pool.leaving > 1
         );
     }
@@ -297,7 +298,7 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
     let mut unattributed = status(&[("three", "None")]);
     unattributed.unattributed = vec!["interface nic-1 cannot be read".to_owned()];
     snapshot.load_balancers = Ok(unattributed);
-    let text = render(&Preview::from_snapshot(&snapshot), Detail::Narrow);
+    let text = Preview::from_snapshot(&snapshot).text(Detail::Narrow);
     assert!(
         text.contains("any Node: interface nic-1 cannot be read.\n   No other entry of"),
         "{text}"
@@ -332,7 +333,7 @@ fn other_maintenances_and_evacuators_are_named() {
     assert_eq!(preview.other_maintenances[0].nodes, ["one"]);
     assert_eq!(preview.steps[0].pods[0].evacuators, ["move.example", "backup.example"]);
     assert_eq!(preview.malformed_annotations.len(), 1);
-    let text = render(&preview, Detail::Narrow);
+    let text = preview.text(Detail::Narrow);
     assert_contains!(
         text,
         "move.example, backup.example, then Eviction API",
@@ -344,7 +345,7 @@ fn other_maintenances_and_evacuators_are_named() {
 #[test]
 fn names_of_others_cannot_control_the_terminal() {
     let snapshot = snapshot(&["one"], vec![pod("one", "a\n\u{1b}[2J", 0)]);
-    let text = render(&Preview::from_snapshot(&snapshot), Detail::Narrow);
+    let text = Preview::from_snapshot(&snapshot).text(Detail::Narrow);
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
 }
 
@@ -354,7 +355,7 @@ fn wide_text_has_all_pods_and_columns_and_nodes_are_sorted() {
     let mut snapshot = snapshot(&["one", "two"], pods);
     snapshot.load_balancers = Ok(status(&[("one", "None"), ("two", "None"), ("three", "None")]));
     let mut preview = Preview::from_snapshot(&snapshot);
-    let (narrow, wide) = (render(&preview, Detail::Narrow), render(&preview, Detail::Wide));
+    let (narrow, wide) = (preview.text(Detail::Narrow), preview.text(Detail::Wide));
     assert!(
         narrow.contains("   1 more pods; -o wide has all.\n") && !narrow.contains("shop/p20"),
         "{narrow}"
@@ -400,7 +401,7 @@ fn nodes_without_room_are_held_back() {
         let held_back = preview.nodes.iter().filter(|node| node.held_back);
         let held_back: Vec<_> = held_back.map(|node| node.name.as_str()).collect();
         assert_eq!(held_back, expected, "{max}");
-        let text = render(&preview, Detail::Narrow);
+        let text = preview.text(Detail::Narrow);
         let note = format!("maintenance.maxConcurrentNodes ({max}) holds back ");
         assert_eq!(text.contains(&note), !expected.is_empty(), "{text}");
     }

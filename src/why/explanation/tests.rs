@@ -3,6 +3,7 @@ use headgate_test_kubernetes::assert_contains;
 
 use super::*;
 use crate::agent_status::{ConnectionsStatus, HoldStatus, SignalStatus, WatchErrorStatus};
+use crate::report::{Detail, Report as _};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -540,7 +541,7 @@ fn wide_text_has_the_facts_behind_the_explanation() {
                  Excluded by label:  no\n  Agent:              0.1.0, state of the Node from: watch\n  \
                  /livez:             200, since 1970-01-01T00:00:05Z\n  kube-proxy:         http://p, healthy or unknown\n  \
                  Listener:           healthz [::]:10456\n";
-    assert_eq!(explanation.wide_text(), format!("{explanation}{facts}"));
+    assert_eq!(explanation.text(Detail::Wide), format!("{explanation}{facts}"));
 
     // Of what did not answer there are none, and what others sent cannot control the terminal.
     let mut hostile = agent(200, &[], Source::Watch, 200);
@@ -549,7 +550,7 @@ fn wide_text_has_the_facts_behind_the_explanation() {
     hostile.listeners = [(HOSTILE.to_owned(), HOSTILE.to_owned())].into();
     observed.agent = Ok(hostile);
     observed.api = Err("refused".to_owned());
-    let text = explain("n", &observed, at(22)).wide_text();
+    let text = explain("n", &observed, at(22)).text(Detail::Wide);
     assert!(!text.contains("Taints:") && text.contains("\n  Agent: "), "{text}");
     assert!(
         !text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')),
@@ -570,8 +571,8 @@ fn a_watch_sees_no_change_in_time_alone() {
     let shown = explain("n", &observed, at(22));
     let later = explain("n", &observed, at(27));
     assert_ne!(shown, later);
-    assert_eq!(shown.without_times(), later.without_times());
+    assert_eq!(shown.comparable(), later.comparable());
     failing.node.watch_error = Some(failure(4));
     observed.agent = Ok(failing);
-    assert_ne!(shown.without_times(), explain("n", &observed, at(22)).without_times());
+    assert_ne!(shown.comparable(), explain("n", &observed, at(22)).comparable());
 }

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::report::{Detail, Report as _};
 use crate::status::report::Selection;
 
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
@@ -375,7 +376,7 @@ fn of_a_load_balancer_that_is_not_configured_only_ledger_entries_are_shown() {
     assert!(!row.configured && row.pools.is_empty(), "{row:?}");
     assert_eq!(row.not_considered, ["Main", "outbound"]);
     assert_eq!(report.down_by_headgate().count(), 2);
-    let text = crate::status::render(&report, crate::status::Detail::Narrow);
+    let text = report.text(Detail::Narrow);
     for expected in [
         "not configured: headgate restores its own entries",
         "kubernetes is not one of the load balancers",
