@@ -10,16 +10,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_azure::AdminState;
-use headgate_core::clock::Moment;
 use headgate_core::node::Signal;
 use jiff::Timestamp;
 
 use super::guard::ClaimedEntry;
 use super::ledger::{LedgerEntry, LedgerStage};
+use super::plan::PlanInputs;
 use super::rule_guard::HeldFor;
-use super::target_states::{TargetState, TargetStates};
+use super::target_states::TargetState;
 use crate::pool::ClusterNode;
-use headgate_core::settings::IntOrPercent;
 
 /// For how long a new `Down` counts.
 const WINDOW: Duration = Duration::from_mins(5);
@@ -28,18 +27,16 @@ const WINDOW: Duration = Duration::from_mins(5);
 pub(super) fn hold_waiting(
     owned: &[ClaimedEntry<'_>],
     pool_size: usize,
-    limit: IntOrPercent,
-    targets: &TargetStates,
-    now: Moment,
+    inputs: &PlanInputs<'_>,
     held: &mut BTreeMap<usize, HeldFor>,
 ) {
     let mut new = 0;
     let mut candidates = Vec::new();
     for entry in owned {
         let node = entry.owner.node;
-        let period = targets.signal_period(node);
+        let period = inputs.targets.signal_period(node);
         // What must last again has perhaps set the entry `Down` under the leader before.
-        if announces_end(node) || period.is_none() && !targets.is_all_pending(node) {
+        if announces_end(node) || period.is_none() && !inputs.targets.is_all_pending(node) {
             continue;
         }
         let may_be_set = node.exempting_label().is_none();
@@ -49,7 +46,7 @@ pub(super) fn hold_waiting(
                 && entry.target == TargetState::Down
                 && entry.observed != Some(AdminState::Down)
                 && may_be_set;
-            new += usize::from(is_due || is_new(known, now.wall));
+            new += usize::from(is_due || is_new(known, inputs.now.wall));
             continue;
         }
         let is_due = entry.target == TargetState::Down
@@ -61,7 +58,12 @@ pub(super) fn hold_waiting(
         }
     }
     candidates.sort_unstable();
-    let room = limit.rounded_down(pool_size).saturating_sub(new);
+    let room = inputs
+        .guard
+        .settings
+        .max_new_down
+        .rounded_down(pool_size)
+        .saturating_sub(new);
     for (.., index) in candidates.into_iter().skip(room) {
         held.entry(index).or_default().brake = true;
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::transitions::{ADDRESS_CONTESTED, MACHINE_CONTESTED, NodeEvent, truncate};
+use super::transitions::{ADDRESS_CONTESTED, MACHINE_CONTESTED, NodeEvent};
 use crate::pool::{Claimed, ClusterNode, NodeIndex};
 
 const MAX_CLAIMS_REPORTED: usize = 8;
@@ -47,21 +47,16 @@ impl ContestedTracker {
             }
             let note = note(claimed, claimants, total);
             let claimants = claimants.iter().take(MAX_CLAIMANTS_NAMED);
-            events.extend(claimants.map(|node| NodeEvent {
-                node: Arc::clone(node),
-                kind: match claimed {
-                    Claimed::Address(_) => ADDRESS_CONTESTED,
-                    Claimed::Machine(_) => MACHINE_CONTESTED,
-                },
-                note: note.clone(),
-            }));
-            self.reported.insert(
-                claimed.clone(),
-                Report {
-                    claimants: uids,
-                    at: now,
-                },
-            );
+            let kind = match claimed {
+                Claimed::Address(_) => ADDRESS_CONTESTED,
+                Claimed::Machine(_) => MACHINE_CONTESTED,
+            };
+            events.extend(claimants.map(|node| NodeEvent::new(node, kind, note.clone())));
+            let report = Report {
+                claimants: uids,
+                at: now,
+            };
+            self.reported.insert(claimed.clone(), report);
         }
         events
     }
@@ -82,7 +77,7 @@ fn note(claimed: &Claimed, claimants: &[Arc<ClusterNode>], total: usize) -> Stri
         others => format!(" {others} more addresses or machines are contested."),
     };
     let named = named.join(", ");
-    truncate(match claimed {
+    match claimed {
         Claimed::Address(address) => format!(
             "{address} is an InternalIP of {named}{more}. The Node that a pool entry with this address names decides about the entry; \
              if it names none of them, it is set Down only while all of them have a signal. Check status.addresses of these \
@@ -92,7 +87,7 @@ fn note(claimed: &Claimed, claimants: &[Arc<ClusterNode>], total: usize) -> Stri
             "{machine} is the machine of {named}{more}. Its pool entries are set Down only while all of these Nodes have a signal. Check \
              spec.providerID, and delete the Node that is not this machine's.{others}"
         ),
-    })
+    }
 }
 
 #[cfg(test)]

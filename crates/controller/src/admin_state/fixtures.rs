@@ -10,16 +10,20 @@ use headgate_core::node::SignalRules;
 use headgate_core::service::{NamespacedName, Service};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::last_reads::PlannedLoadBalancer;
 use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
 use super::plan::{Plan, PlanInputs, Policy, plan};
+use super::planner::LoadBalancerStatus;
+use super::rule_guard::HeldFor;
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
 use crate::local_pools::fixtures::slice;
 use crate::pool::fixtures::LOAD_BALANCER as ID;
 pub(super) use crate::pool::fixtures::{pool_id, refused};
-use crate::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, Taint};
+use crate::pool::{ClusterNode, EntryKey, InterfaceCache, Listing, LoadBalancerView, Taint};
 use crate::service_index::ServiceIndex;
 
 pub(super) const ENFORCE: Policy = Policy {
@@ -226,6 +230,63 @@ fn load_balancer(pools: &[(&str, &[(u8, &str)])], rules: &[RuleFixture<'_>]) -> 
         "loadBalancingRules": rules.iter().map(rule).collect::<Vec<_>>()}})
 }
 
+/// A load balancer of the cluster that was planned.
+pub(super) fn planned(status: LoadBalancerStatus) -> PlannedLoadBalancer {
+    PlannedLoadBalancer {
+        id: pool_id("p").load_balancer().clone(),
+        is_managed: true,
+        status,
+    }
+}
+
+/// The status of a load balancer with these entries, planned from these target states.
+pub(super) fn status(plan: Plan, targets: &TargetStates) -> LoadBalancerStatus {
+    LoadBalancerStatus {
+        planned_generation: Some(targets.generation),
+        covers_interfaces: true,
+        pending_changes: plan.change_count(),
+        unsent_changes: plan.change_count(),
+        entries: plan.entries.into(),
+        pools: plan.pools,
+        ..LoadBalancerStatus::default()
+    }
+}
+
+/// A list that was received when it was requested, and shows these load balancers.
+pub(super) fn listing(at: Instant, shown: &[&LoadBalancerView]) -> Listing {
+    let shown = shown.iter().map(|view| (view.id.clone(), Arc::new((*view).clone())));
+    Listing {
+        requested_at: Some(at),
+        received_at: Some(at),
+        load_balancers: shown.collect(),
+        ..Listing::default()
+    }
+}
+
+/// Held because no other entry serves this Service.
+pub(super) fn held_for(service: &str) -> HeldFor {
+    HeldFor {
+        services: [service.to_owned()].into(),
+        ..HeldFor::default()
+    }
+}
+
+/// Held until others are `Down`.
+pub(super) fn held_by_brake() -> HeldFor {
+    HeldFor {
+        brake: true,
+        ..HeldFor::default()
+    }
+}
+
+/// Held by `adminState.minimumInService`.
+pub(super) fn held_by_minimum() -> HeldFor {
+    HeldFor {
+        minimum: true,
+        ..HeldFor::default()
+    }
+}
+
 /// The result of a lookup, and whether it leaves the interface's Node unknown.
 pub(super) type Lookup = (Option<Result<Option<String>, ArmError>>, bool);
 
@@ -249,21 +310,18 @@ pub(super) fn add_interface(
     let (id, mut interfaces) = (NetworkInterfaceId::parse(id).unwrap(), InterfaceCache::default());
     Arc::make_mut(&mut view.pools[0]).interfaces.push(id.clone());
     if let Some(result) = lookup {
-        interfaces.store(id, tokio::time::Instant::now(), result);
+        interfaces.store(id, Instant::now(), result);
     }
     interfaces
 }
 
 pub(super) fn ledger_change(pool: &str, number: u8, stage: LedgerStage) -> LedgerChange {
-    let entry = LedgerEntry {
-        stage,
-        since: Timestamp::UNIX_EPOCH,
-    };
-    LedgerChange::new(
-        &pool_id(pool),
-        &EntryKey::from_text(&format!("10.0.0.{number}")),
-        Some(entry),
-    )
+    recorded(pool, number, stage, Timestamp::UNIX_EPOCH)
+}
+
+pub(super) fn recorded(pool: &str, number: u8, stage: LedgerStage, since: Timestamp) -> LedgerChange {
+    let key = EntryKey::from_text(&format!("10.0.0.{number}"));
+    LedgerChange::new(&pool_id(pool), &key, Some(LedgerEntry::new(stage, since)))
 }
 
 pub(super) fn ledger(entries: &[(&str, u8, LedgerStage)]) -> Ledger {

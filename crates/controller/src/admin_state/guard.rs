@@ -22,8 +22,9 @@ use headgate_core::node::{Signal, SignalRules};
 use tokio::time::Instant;
 
 use super::ledger::LedgerEntry;
+use super::plan::PlanInputs;
 use super::target_states::{TargetState, TargetStates};
-use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, PoolView};
+use crate::pool::{ClusterNode, EntryOwner, PoolView};
 use crate::service_index::ServiceIndex;
 use headgate_core::settings::IntOrPercent;
 
@@ -90,11 +91,9 @@ pub(super) struct ClaimedEntry<'a> {
 pub(super) fn entries_to_hold_back(
     pool: &PoolView,
     owned: &[ClaimedEntry<'_>],
-    targets: &TargetStates,
-    interfaces: &InterfaceCache,
-    guard: GuardInputs<'_>,
-    now: Instant,
+    inputs: &PlanInputs<'_>,
 ) -> BTreeSet<usize> {
+    let (targets, guard, now) = (inputs.targets, inputs.guard, inputs.now.mono);
     let (minimum, size) = (guard.settings.minimum_in_service, pool.entries.len());
     if minimum.rounded_up(size) == 0 || owned.is_empty() {
         return BTreeSet::new();
@@ -103,10 +102,7 @@ pub(super) fn entries_to_hold_back(
     let lacks_agent = |node: &ClusterNode| is_probed && node.lacks_agent;
     let minimum = match minimum {
         IntOrPercent::Percent(_) if is_probed => {
-            let owners = pool
-                .entries
-                .iter()
-                .filter_map(|entry| targets.owner(entry, interfaces, now));
+            let owners = pool.entries.iter().filter_map(|entry| inputs.owner(entry));
             minimum.rounded_up(size - owners.filter(|owner| lacks_agent(owner.node)).count())
         }
         _ => minimum.rounded_up(size),
@@ -126,12 +122,12 @@ pub(super) fn entries_to_hold_back(
         let is_alone = entry.owner.claimants.len() == 1;
         is_alone && is_coverable && (is_out || fails_probes(node) && guard.settings.may_write_holds)
     };
-    let needed = minimum - count_in_service(pool, targets, interfaces, can_serve, now, minimum);
+    let needed = minimum - count_in_service(pool, inputs, can_serve, minimum);
     if needed == 0 {
         return BTreeSet::new();
     }
     // An interface whose lookup failed, or is not done yet, may belong to a Node that serves: nothing is lifted because of it.
-    let is_complete = interfaces.knows_pool(pool);
+    let is_complete = inputs.interfaces.knows_pool(pool);
     let name = pool.id.short_name();
     let may_be_held = |entry: &&ClaimedEntry<'_>| {
         is_candidate(entry) && entry.may_be_in_service(is_complete) && may_be_alive(entry.owner.node, targets, now)
@@ -190,10 +186,8 @@ pub(super) fn may_be_alive(node: &ClusterNode, targets: &TargetStates, now: Inst
 /// The number of entries that can serve; counts up to `enough`, since each entry needs a lookup.
 fn count_in_service(
     pool: &PoolView,
-    targets: &TargetStates,
-    interfaces: &InterfaceCache,
+    inputs: &PlanInputs<'_>,
     can_serve: impl Fn(&ClusterNode) -> bool,
-    now: Instant,
     enough: usize,
 ) -> usize {
     let up = pool
@@ -202,7 +196,7 @@ fn count_in_service(
         .filter(|entry| matches!(entry.admin_state, Some(AdminState::None | AdminState::Up)));
     let in_service = up.filter(|entry| {
         // Claims that are equal leave open which Node has the address: one of them that works keeps the entry in service.
-        let owner = targets.owner(entry, interfaces, now);
+        let owner = inputs.owner(entry);
         owner.is_some_and(|owner| owner.claimants.iter().any(|node| can_serve(node)))
     });
     in_service.take(enough).count()

@@ -50,7 +50,7 @@ pub(super) async fn publish_holds(
 
 /// Reports the first hold that this process may not record and with which an agent would answer 200. Never ends by itself.
 pub(super) async fn report_refusal(other_nodes: OtherNodes, mut holds: watch::Receiver<Option<Arc<DesiredHolds>>>) {
-    let turns_answers = |holds: &Arc<DesiredHolds>| holds.values().any(|hold| hold.probes_headgate);
+    let turns_answers = |holds: &Arc<DesiredHolds>| holds.values().any(|desired| desired.hold.probes_headgate);
     let is_due = |holds: &Option<Arc<DesiredHolds>>| holds.as_ref().is_some_and(turns_answers);
     let is_due = holds.wait_for(is_due).await.is_ok();
     if is_due {

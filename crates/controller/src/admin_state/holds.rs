@@ -18,7 +18,7 @@ use super::guard::{GuardSettings, may_be_alive};
 use super::last_reads::LastReads;
 use super::rule_guard::HeldFor;
 use super::target_states::TargetStates;
-use super::transitions::{HELD_BACK, MAX_POOLS_NAMED, NodeEvent, truncate};
+use super::transitions::{HELD_BACK, MAX_POOLS_NAMED, NodeEvent};
 use crate::pool::ClusterNode;
 
 /// The longest reason that is recorded: the signals and the pools need room, too.
@@ -28,26 +28,21 @@ const MAX_REASON_BYTES: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DesiredHold {
     pub(super) node: Arc<ClusterNode>,
-    /// As `LOAD_BALANCER/POOL`.
-    pub(super) pools: BTreeSet<String>,
-    pub(super) probes_headgate: bool,
-    pub(super) signals: BTreeSet<String>,
-    /// Those of them that do not count for admin states yet.
-    pub(super) pending: BTreeSet<String>,
-    pub(super) reason: String,
-    /// Those of the pools in which too few others can serve.
+    /// Without the time of the record.
+    pub(super) hold: NodeHold,
+    /// Those of its pools in which too few others can serve.
     pub(super) needed: BTreeSet<String>,
 }
 
 impl DesiredHold {
-    fn new(node: Arc<ClusterNode>) -> Self {
+    pub(super) fn new(node: &Arc<ClusterNode>, hold: NodeHold) -> Self {
         Self {
-            node,
-            pools: BTreeSet::new(),
-            probes_headgate: false,
-            signals: BTreeSet::new(),
-            pending: BTreeSet::new(),
-            reason: String::new(),
+            node: Arc::clone(node),
+            hold: NodeHold {
+                node_uid: node.uid.clone(),
+                renewed_at: Timestamp::UNIX_EPOCH,
+                ..hold
+            },
             needed: BTreeSet::new(),
         }
     }
@@ -55,20 +50,13 @@ impl DesiredHold {
     /// Whether the Node has a record for this reason and one of these pools.
     pub(super) fn is_recorded(&self) -> bool {
         let recorded = self.node.hold.as_ref();
-        recorded.is_some_and(|recorded| recorded.reason == self.reason && !recorded.pools.is_disjoint(&self.pools))
+        recorded.is_some_and(|it| it.reason == self.hold.reason && !it.pools.is_disjoint(&self.hold.pools))
     }
 
     /// What is recorded on the Node; `None` if it is more than an agent reads.
     pub(super) fn record(&self, renewed_at: Timestamp) -> Option<NodeHold> {
-        let hold = NodeHold {
-            node_uid: self.node.uid.clone(),
-            pools: self.pools.clone(),
-            probes_headgate: self.probes_headgate,
-            signals: self.signals.clone(),
-            pending: self.pending.clone(),
-            reason: self.reason.clone(),
-            renewed_at,
-        };
+        let mut hold = self.hold.clone();
+        hold.renewed_at = renewed_at;
         hold.bounded()
     }
 }
@@ -138,9 +126,9 @@ pub(super) fn desired_holds(
         if signals.is_empty() {
             continue;
         }
-        let hold = holds
-            .entry(node.name.clone())
-            .or_insert_with(|| DesiredHold::new(Arc::clone(node)));
+        let desired = holds.entry(node.name.clone());
+        let desired = desired.or_insert_with(|| DesiredHold::new(node, NodeHold::default()));
+        let hold = &mut desired.hold;
         hold.pending = targets.pending_signals(node);
         hold.pending.retain(|name| signals.contains(name));
         hold.signals = signals;
@@ -152,7 +140,7 @@ pub(super) fn desired_holds(
             let is_for_agents = entry.held_for.minimum || entry.held_for.brake;
             hold.probes_headgate |= is_for_agents && probing.contains(&entry.pool);
             if entry.held_for.minimum {
-                hold.needed.insert(name.clone());
+                desired.needed.insert(name.clone());
             }
             hold.pools.insert(name);
         }
@@ -169,16 +157,9 @@ fn kept_holds(unplanned: &Unplanned, targets: &TargetStates, now: Instant) -> De
     let may_be_held = |node: &&Arc<ClusterNode>| may_be_alive(node, targets, now) && has_signals(node);
     let kept = targets.held_nodes().filter(may_be_held).filter_map(|node| {
         let recorded = node.hold.as_ref()?;
-        let pools = recorded.pools.iter().filter(|pool| unplanned.contains(pool));
-        let hold = DesiredHold {
-            pools: pools.cloned().collect(),
-            probes_headgate: recorded.probes_headgate,
-            signals: recorded.signals.clone(),
-            pending: recorded.pending.clone(),
-            reason: recorded.reason.clone(),
-            ..DesiredHold::new(Arc::clone(node))
-        };
-        (!hold.pools.is_empty()).then(|| (node.name.clone(), hold))
+        let mut hold = recorded.clone();
+        hold.pools.retain(|pool| unplanned.contains(pool));
+        (!hold.pools.is_empty()).then(|| (node.name.clone(), DesiredHold::new(node, hold)))
     });
     kept.collect()
 }
@@ -198,11 +179,7 @@ impl HoldTracker {
             recorded.is_some_and(|recorded| !recorded.pools.is_disjoint(&hold.needed))
         };
         let is_new = |hold: &&DesiredHold| !is_recorded(hold) && !self.reported.contains(&hold.node.uid);
-        let event = |hold: &DesiredHold| NodeEvent {
-            node: Arc::clone(&hold.node),
-            kind: HELD_BACK,
-            note: held_back_note(hold, guard),
-        };
+        let event = |hold: &DesiredHold| NodeEvent::new(&hold.node, HELD_BACK, held_back_note(hold, guard));
         let needed = || holds.values().filter(|hold| !hold.needed.is_empty());
         let events = needed().filter(is_new).map(event).collect();
         self.reported = needed().map(|hold| hold.node.uid.clone()).collect();
@@ -212,20 +189,20 @@ impl HoldTracker {
 
 fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
     let pools = first_names(&hold.needed, MAX_POOLS_NAMED);
-    let signals: Vec<_> = hold.signals.iter().map(String::as_str).collect();
+    let signals: Vec<_> = hold.hold.signals.iter().map(String::as_str).collect();
     let mut note = format!(
         "Kept in service in {pools} despite {}: without this node, fewer than {} of its addresses would serve \
          (adminState.minimumInService).",
         signals.join(", "),
         guard.minimum_in_service
     );
-    if hold.probes_headgate && !guard.may_write_holds {
+    if hold.hold.probes_headgate && !guard.may_write_holds {
         note.push_str(
             " /healthz of this node still answers 503, so health probes take it out: only a leader of \
              headgate-controller may record a hold on a Node.",
         );
     }
-    if hold.probes_headgate && hold.record(Timestamp::UNIX_EPOCH).is_none() {
+    if hold.hold.probes_headgate && hold.record(Timestamp::UNIX_EPOCH).is_none() {
         // First, because the signals may fill the note.
         note.insert_str(
             0,
@@ -233,7 +210,7 @@ fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
              a hold. ",
         );
     }
-    truncate(note)
+    note
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +55,14 @@ pub struct LedgerEntry {
     pub since: Timestamp,
 }
 
+impl LedgerEntry {
+    /// An entry whose stage began then.
+    #[must_use]
+    pub fn new(stage: LedgerStage, since: Timestamp) -> Self {
+        Self { stage, since }
+    }
+}
+
 impl fmt::Display for LedgerEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:.0}", self.stage.as_str(), self.since)
@@ -68,10 +75,10 @@ impl From<LedgerEntry> for String {
     }
 }
 
-impl FromStr for LedgerEntry {
-    type Err = String;
+impl TryFrom<String> for LedgerEntry {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, String> {
         let bad = || {
             format!(
                 "{text:?} is not a ledger entry; allowed: intended, down or restored, followed by a space and a time"
@@ -79,18 +86,8 @@ impl FromStr for LedgerEntry {
         };
         let (stage, since) = text.split_once(' ').ok_or_else(bad)?;
         let stage = LedgerStage::ALL.into_iter().find(|known| known.as_str() == stage);
-        Ok(Self {
-            stage: stage.ok_or_else(bad)?,
-            since: since.parse().map_err(|_| bad())?,
-        })
-    }
-}
-
-impl TryFrom<String> for LedgerEntry {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
+        let since = since.parse().map_err(|_| bad())?;
+        Ok(Self::new(stage.ok_or_else(bad)?, since))
     }
 }
 
@@ -249,10 +246,7 @@ impl Ledger {
                 | (LedgerStage::Restored, ObservedState::Down)
                     if known_for >= LIST_LAG =>
                 {
-                    Some(LedgerEntry {
-                        stage: LedgerStage::Restored,
-                        since: now,
-                    })
+                    Some(LedgerEntry::new(LedgerStage::Restored, now))
                 }
                 _ => continue,
             };
@@ -323,16 +317,13 @@ mod tests {
     }
 
     pub(super) fn entry(stage: LedgerStage, second: i64) -> LedgerEntry {
-        LedgerEntry {
-            stage,
-            since: at(second),
-        }
+        LedgerEntry::new(stage, at(second))
     }
 
     #[test]
     fn entry_is_a_readable_text() {
         let text = "down 2026-11-21T10:00:00Z";
-        let entry: LedgerEntry = text.parse().unwrap();
+        let entry = LedgerEntry::try_from(text.to_owned()).unwrap();
         assert_eq!((entry.stage, String::from(entry).as_str()), (LedgerStage::Down, text));
         for bad in [
             "",
@@ -341,7 +332,7 @@ mod tests {
             "up 2026-11-21T10:00:00Z",
             "down  2026-11-21T10:00:00Z",
         ] {
-            assert!(bad.parse::<LedgerEntry>().is_err(), "{bad}");
+            assert!(LedgerEntry::try_from(bad.to_owned()).is_err(), "{bad}");
         }
     }
 

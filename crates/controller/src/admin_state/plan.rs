@@ -30,7 +30,8 @@ use super::rule_guard::{HeldFor, RuleGuard};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{SignalledNodes, TargetState, TargetStates};
 use crate::pool::{
-    AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolEntry, PoolView,
+    AdminStateChange, ClusterNode, EntryKey, EntryOwner, InterfaceCache, LoadBalancerView, PoolEdit, PoolEntry,
+    PoolView,
 };
 use headgate_core::settings::IntOrPercent;
 
@@ -290,9 +291,14 @@ impl Plan {
 }
 
 impl<'a> PlanInputs<'a> {
+    /// Who an entry belongs to.
+    pub(super) fn owner(&self, entry: &PoolEntry) -> Option<EntryOwner<'a>> {
+        self.targets.owner(entry, self.interfaces, self.now.mono)
+    }
+
     /// The Node that decides about an entry, and its target state.
     fn owner_and_target(&self, entry: &PoolEntry) -> Option<(&'a Arc<ClusterNode>, TargetState)> {
-        let node = self.targets.owner(entry, self.interfaces, self.now.mono)?.node;
+        let node = self.owner(entry)?.node;
         Some((node, self.targets.target_state(node, self.now.mono)))
     }
 }
@@ -312,7 +318,7 @@ fn claimed_entries<'a>(
         if ledger_entry.is_none() && !guarded.may_match(&entry.matcher, inputs.interfaces) {
             return None;
         }
-        let owner = inputs.targets.owner(entry, inputs.interfaces, inputs.now.mono)?;
+        let owner = inputs.owner(entry)?;
         Some(ClaimedEntry {
             index,
             owner,
@@ -329,34 +335,16 @@ fn held_back(pool: &PoolView, claimed: &[ClaimedEntry<'_>], inputs: &PlanInputs<
     if claimed.is_empty() {
         return BTreeMap::new();
     }
-    let minimum = entries_to_hold_back(
-        pool,
-        claimed,
-        inputs.targets,
-        inputs.interfaces,
-        inputs.guard,
-        inputs.now.mono,
-    );
-    let for_minimum = || HeldFor {
-        minimum: true,
-        ..HeldFor::default()
-    };
-    let mut held = minimum.into_iter().map(|index| (index, for_minimum())).collect();
-    let rules = RuleGuard {
-        pool,
-        targets: inputs.targets,
-        interfaces: inputs.interfaces,
-        guard: inputs.guard,
-        now: inputs.now.mono,
-    };
+    let mut held = BTreeMap::<usize, HeldFor>::new();
+    for index in entries_to_hold_back(pool, claimed, inputs) {
+        held.entry(index).or_default().minimum = true;
+    }
     if inputs.guard.settings.minimum_in_service != IntOrPercent::Int(0) {
-        rules.hold_back(claimed, &mut held);
+        RuleGuard { pool, inputs }.hold_back(claimed, &mut held);
     }
     // Where nothing is written, nothing waits.
-    let limit = inputs.guard.settings.max_new_down;
-    if inputs.policy.mode == AdminStateMode::Enforce && limit != IntOrPercent::ALL {
-        let size = pool.entries.len();
-        hold_waiting(claimed, size, limit, inputs.targets, inputs.now, &mut held);
+    if inputs.policy.mode == AdminStateMode::Enforce && inputs.guard.settings.max_new_down != IntOrPercent::ALL {
+        hold_waiting(claimed, pool.entries.len(), inputs, &mut held);
     }
     held
 }

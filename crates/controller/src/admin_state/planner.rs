@@ -311,10 +311,7 @@ pub(super) fn intents(ledger: &Ledger, edit: &PoolEdit, added_downs: &[EntryKey]
         if known.is_some_and(|entry| entry.stage != LedgerStage::Restored) {
             return None;
         }
-        let intended = LedgerEntry {
-            stage: LedgerStage::Intended,
-            since: now,
-        };
+        let intended = LedgerEntry::new(LedgerStage::Intended, now);
         let change = |entry| LedgerChange::new(&edit.pool, key, entry);
         Some((change(Some(intended)), change(known)))
     });

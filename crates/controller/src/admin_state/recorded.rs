@@ -163,7 +163,7 @@ mod tests {
     use headgate_azure::ErrorClass;
     use headgate_core::clock::Clock;
 
-    use super::super::fixtures::{ledger, node, plan_inputs, pool_id, target_states, view};
+    use super::super::fixtures::{ledger, listing, node, plan_inputs, planned, pool_id, status, target_states, view};
     use super::super::ledger::LedgerStage;
     use super::super::plan::plan;
     use super::super::planner::LoadBalancerStatus;
@@ -211,20 +211,11 @@ mod tests {
             target_states(&[node(1, &[])], now),
         );
         for (is_planned, of_no_node) in [(true, ObservedState::Absent), (false, ObservedState::NotDown)] {
-            let planned = [PlannedLoadBalancer {
-                id: listed.id.clone(),
-                is_managed: true,
-                status: LoadBalancerStatus {
-                    covers_interfaces: is_planned,
-                    entries: plan(&listed, &plan_inputs(&targets, &recorded, now)).entries.into(),
-                    ..LoadBalancerStatus::default()
-                },
-            }];
-            let listing = Listing {
-                requested_at: Some(now.mono),
-                load_balancers: [(listed.id.clone(), Arc::new(listed.clone()))].into(),
-                ..Listing::default()
-            };
+            let planned = [planned(LoadBalancerStatus {
+                covers_interfaces: is_planned,
+                ..status(plan(&listed, &plan_inputs(&targets, &recorded, now)), &targets)
+            })];
+            let listing = listing(now.mono, &[&listed]);
             let nothing = Listing::default();
             let evidence = Evidence::new(&listing, &nothing, &planned, &ages);
             let pool = pool_id("p").to_string().to_ascii_lowercase();

@@ -345,10 +345,7 @@ async fn finish(
 ) -> RestoreOutcome {
     let mut outcome = RestoreOutcome::default();
     let mut changes = Vec::new();
-    let restored = LedgerEntry {
-        stage: LedgerStage::Restored,
-        since: request.clock.now().wall,
-    };
+    let restored = LedgerEntry::new(LedgerStage::Restored, request.clock.now().wall);
     for progress in progress {
         outcome.restored.extend(progress.restored.iter().cloned());
         let reason = match &progress.status.last_error {

@@ -13,12 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_azure::AdminState;
 use headgate_core::telemetry::first_names;
-use tokio::time::Instant;
 
-use super::guard::{ClaimedEntry, GuardInputs, ends_for_its_agent, is_alive};
-use super::plan::EntryStatus;
-use super::target_states::{TargetState, TargetStates};
-use crate::pool::{ClusterNode, InterfaceCache, PoolView, ProbeTarget, Rule};
+use super::guard::{ClaimedEntry, ends_for_its_agent, is_alive};
+use super::plan::{EntryStatus, PlanInputs};
+use super::target_states::TargetState;
+use crate::pool::{ClusterNode, PoolView, ProbeTarget, Rule};
 use crate::service_index::{LocalService, ServiceIndex, Unknown};
 
 /// Ports that cannot be a `healthCheckNodePort`: kube-proxy's, and that of health-probe-proxy in front of it (the mode `shared`).
@@ -102,10 +101,7 @@ impl HeldFor {
 #[derive(Clone, Copy)]
 pub(super) struct RuleGuard<'a> {
     pub(super) pool: &'a PoolView,
-    pub(super) targets: &'a TargetStates,
-    pub(super) interfaces: &'a InterfaceCache,
-    pub(super) guard: GuardInputs<'a>,
-    pub(super) now: Instant,
+    pub(super) inputs: &'a PlanInputs<'a>,
 }
 
 /// What a rule's probe needs of a Node.
@@ -120,12 +116,12 @@ enum Need<'a> {
 impl RuleGuard<'_> {
     /// Adds what rules need to the entries that are held back. `owned` are the entries whose Nodes may have a signal.
     pub(super) fn hold_back(&self, owned: &[ClaimedEntry<'_>], held: &mut BTreeMap<usize, HeldFor>) {
-        let Some(services) = self.guard.services else {
+        let Some(services) = self.inputs.guard.services else {
             return;
         };
         let may_be_held = |entry: &&ClaimedEntry<'_>| {
             let node = entry.owner.node;
-            let is_out = entry.target == TargetState::Down || self.targets.is_damped(node, self.now);
+            let is_out = entry.target == TargetState::Down || self.inputs.targets.is_damped(node, self.inputs.now.mono);
             is_out && !node.is_terminal() && node.excluded.is_none()
         };
         let revocable: Vec<_> = owned.iter().filter(may_be_held).collect();
@@ -153,7 +149,7 @@ impl RuleGuard<'_> {
                 held.entry(entry.index).or_default().unknown = Some(why);
             }
         }
-        let may_lift = self.interfaces.knows_pool(self.pool);
+        let may_lift = self.inputs.interfaces.knows_pool(self.pool);
         for (name, (service, needs_agent)) in needed {
             let lacks_agent = |node: &ClusterNode| needs_agent && node.lacks_agent;
             let serving = revocable.iter().filter_map(|entry| {
@@ -172,7 +168,8 @@ impl RuleGuard<'_> {
                 let node = entry.owner.node;
                 let key = (self.pool.id.clone(), node.uid.clone());
                 let is_down = entry.observed == Some(AdminState::Down);
-                let (is_not_chosen, is_not_held) = (!held.contains_key(&entry.index), !self.guard.held.contains(&key));
+                let (is_not_chosen, is_not_held) =
+                    (!held.contains_key(&entry.index), !self.inputs.guard.held.contains(&key));
                 let order = (
                     ends_for_its_agent(node),
                     is_down,
@@ -190,7 +187,7 @@ impl RuleGuard<'_> {
     }
 
     fn is_targeted(&self, node: &ClusterNode) -> bool {
-        self.targets.target_state(node, self.now) == TargetState::Down
+        self.inputs.targets.target_state(node, self.inputs.now.mono) == TargetState::Down
     }
 
     /// Whether a rule needs more of a Node than that it works.
@@ -198,7 +195,7 @@ impl RuleGuard<'_> {
         let probe = rule.probe.as_ref()?;
         // An annotation may choose another port of the Service than `healthCheckNodePort`.
         let by_name = services.service_of_rule(&rule.name);
-        let (service, asks_agent) = match ProbeTarget::from_rule(rule, self.guard.settings.health_port) {
+        let (service, asks_agent) = match ProbeTarget::from_rule(rule, self.inputs.guard.settings.health_port) {
             ProbeTarget::Elsewhere => (services.service_with_port(probe.port).or(by_name), false),
             ProbeTarget::PortOnly => match probe.service() {
                 Some((namespace, name)) => (services.service(namespace, name), true),
@@ -228,7 +225,7 @@ impl RuleGuard<'_> {
     /// Whether an entry is in service whose Node has no signal and serves the Service.
     fn is_served_by_others(&self, service: LocalService<'_>, lacks_agent: impl Fn(&ClusterNode) -> bool) -> bool {
         let can_serve = |name: &str| {
-            let node = self.targets.nodes.by_name(name);
+            let node = self.inputs.targets.nodes.by_name(name);
             node.is_some_and(|node| {
                 is_alive(node) && !ends_for_its_agent(node) && !lacks_agent(node) && !self.is_targeted(node)
             })
@@ -238,7 +235,7 @@ impl RuleGuard<'_> {
         !able.is_empty()
             && self.pool.entries.iter().any(|entry| {
                 let is_up = matches!(entry.admin_state, Some(AdminState::None | AdminState::Up));
-                let owner = || self.targets.owner(entry, self.interfaces, self.now);
+                let owner = || self.inputs.owner(entry);
                 is_up
                     && owner().is_some_and(|owner| {
                         let mut claimants = owner.claimants.iter();

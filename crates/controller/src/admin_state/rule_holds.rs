@@ -2,7 +2,6 @@
 //! `Down` first. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use headgate_core::node::SignalPeriod;
 
@@ -10,7 +9,7 @@ use super::holds::{DesiredHold, DesiredHolds};
 use super::last_reads::{LastReads, OwnEntry};
 use super::plan::EntryStatus;
 use super::rule_guard::HeldFor;
-use super::transitions::{HELD_BACK, NodeEvent, pool_names, truncate};
+use super::transitions::{HELD_BACK, NodeEvent, pool_names};
 
 /// The Nodes that have an event: one for each hold and what it is for, by the UID of the Node.
 #[derive(Debug, Default)]
@@ -57,11 +56,8 @@ impl RuleHoldTracker {
                 None => holds.get(&node.name).is_some_and(DesiredHold::is_recorded),
             };
             if !is_reported {
-                events.push(NodeEvent {
-                    node: Arc::clone(node),
-                    kind: HELD_BACK,
-                    note: note(&entries, &held_for, &signals),
-                });
+                let note = note(&entries, &held_for, &signals);
+                events.push(NodeEvent::new(node, HELD_BACK, note));
             }
             reported.insert((*uid).to_owned(), held_for);
         }
@@ -84,7 +80,7 @@ fn note(entries: &[&EntryStatus], held_for: &HeldFor, signals: &BTreeSet<String>
     {
         note.push_str(" /healthz of this node still answers 503, so rules that probe it use other nodes.");
     }
-    truncate(note)
+    note
 }
 
 #[cfg(test)]
@@ -92,10 +88,11 @@ mod tests {
     use headgate_core::clock::Clock;
     use headgate_core::node::NodeHold;
 
-    use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
+    use super::super::fixtures::{
+        DRAIN, held_by_brake, held_by_minimum, held_for, ledger, node, plan_inputs, planned, target_states, view,
+    };
     use super::super::guard::GuardSettings;
     use super::super::holds::{Unplanned, desired_holds};
-    use super::super::last_reads::PlannedLoadBalancer;
     use super::super::plan::plan;
     use super::super::planner::LoadBalancerStatus;
     use super::super::settings::AdminStateMode;
@@ -126,14 +123,10 @@ mod tests {
         let pools = view(&[("p", &[(1, "-"), (2, "-")], true)]);
         let mut entries = plan(&pools, &plan_inputs(&targets, &ledger, now)).entries;
         entries[0].held_for = held_for.clone();
-        let load_balancers = [PlannedLoadBalancer {
-            id: pool_id("p").load_balancer().clone(),
-            is_managed: true,
-            status: LoadBalancerStatus {
-                entries: entries.into(),
-                ..LoadBalancerStatus::default()
-            },
-        }];
+        let load_balancers = [planned(LoadBalancerStatus {
+            entries: entries.into(),
+            ..LoadBalancerStatus::default()
+        })];
         let listing = Listing::default();
         let mode = AdminStateMode::Enforce;
         let reads = LastReads::new(&targets, &load_balancers, &ledger, &listing, mode, now);
@@ -149,11 +142,7 @@ mod tests {
     #[test]
     fn a_hold_has_one_event_until_it_is_for_something_else() {
         let mut tracker = RuleHoldTracker::default();
-        let needed = |service: &str| HeldFor {
-            services: [service.to_owned()].into(),
-            ..HeldFor::default()
-        };
-        let web = needed("shop/web");
+        let web = held_for("shop/web");
         assert_eq!(
             notes(&mut tracker, &web),
             [format!(
@@ -163,40 +152,29 @@ mod tests {
             )]
         );
         assert!(notes(&mut tracker, &web).is_empty());
-        assert_eq!(notes(&mut tracker, &needed("shop/api")).len(), 1);
+        assert_eq!(notes(&mut tracker, &held_for("shop/api")).len(), 1);
         assert!(notes(&mut tracker, &HeldFor::default()).is_empty());
         assert_eq!(notes(&mut tracker, &web).len(), 1, "a hold that begins again");
         // Before interfaces are looked up no event is recorded, and what was recorded stays known.
-        assert!(notes_while(true, &mut tracker, &needed("shop/api"), &mut None).is_empty());
+        assert!(notes_while(true, &mut tracker, &held_for("shop/api"), &mut None).is_empty());
         assert!(notes(&mut tracker, &web).is_empty());
     }
 
     #[test]
     fn new_leader_repeats_no_event_about_what_is_recorded_for_the_same_reason() {
-        let waits = HeldFor {
-            brake: true,
-            ..HeldFor::default()
-        };
+        let waits = held_by_brake();
         let listing = HeldFor {
             unknown: Some(Unknown::Listing),
             ..waits.clone()
         };
-        let needed = HeldFor {
-            services: ["shop/web".to_owned()].into(),
-            ..HeldFor::default()
-        };
+        let needed = held_for("shop/web");
         let mut recorded = None;
-        assert_eq!(
-            notes_beside(&mut RuleHoldTracker::default(), &waits, &mut recorded).len(),
-            1
-        );
+        let first = notes_beside(&mut RuleHoldTracker::default(), &waits, &mut recorded);
+        assert_eq!(first.len(), 1);
         let mut next = RuleHoldTracker::default();
         for held_for in [&listing, &waits] {
-            assert_eq!(
-                notes_beside(&mut next, held_for, &mut recorded),
-                [""; 0],
-                "{held_for:?}"
-            );
+            let notes = notes_beside(&mut next, held_for, &mut recorded);
+            assert_eq!(notes, [""; 0], "{held_for:?}");
         }
         let mut next = RuleHoldTracker::default();
         assert_eq!(notes_beside(&mut next, &needed, &mut recorded).len(), 1);
@@ -205,28 +183,19 @@ mod tests {
             pools: ["other/p".to_owned()].into(),
             ..hold
         });
-        assert_eq!(
-            notes_beside(&mut RuleHoldTracker::default(), &waits, &mut recorded).len(),
-            1
-        );
+        let elsewhere = notes_beside(&mut RuleHoldTracker::default(), &waits, &mut recorded);
+        assert_eq!(elsewhere.len(), 1);
     }
 
     #[test]
     fn what_waits_answers_200_and_what_the_minimum_keeps_has_an_event_of_its_own() {
         let mut tracker = RuleHoldTracker::default();
-        let waits = HeldFor {
-            brake: true,
-            ..HeldFor::default()
-        };
+        let waits = held_by_brake();
         let reason = waits.reason();
         assert_eq!(
             notes(&mut tracker, &waits),
             [format!("n1: Kept in service in lb/p despite drain: {reason}.")]
         );
-        let minimum = HeldFor {
-            minimum: true,
-            ..HeldFor::default()
-        };
-        assert!(notes(&mut tracker, &minimum).is_empty());
+        assert!(notes(&mut tracker, &held_by_minimum()).is_empty());
     }
 }

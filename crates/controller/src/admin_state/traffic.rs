@@ -210,13 +210,15 @@ mod tests {
     use headgate_core::clock::{Clock, Moment};
     use serde_json::{Value, json};
 
-    use super::super::fixtures::{DRAIN, ledger, node, plan_inputs, pool_id, target_states, view};
-    use super::super::last_reads::PlannedLoadBalancer;
-    use super::super::ledger::{LedgerChange, LedgerEntry};
-    use super::super::plan::plan;
+    use super::super::fixtures::{
+        DRAIN, held_by_brake, held_by_minimum, held_for, ledger, listing, node, plan_inputs, planned, pool_id,
+        recorded, status, target_states, view,
+    };
+    use super::super::ledger::Ledger;
+    use super::super::plan::{Plan, plan};
     use super::super::planner::LoadBalancerStatus;
     use super::*;
-    use crate::pool::{EntryKey, Listing, PoolEntry};
+    use crate::pool::PoolEntry;
 
     #[test]
     fn a_node_is_out_since_it_was_so_first() {
@@ -233,32 +235,14 @@ mod tests {
             (LedgerStage::Intended, None, 100),
             (LedgerStage::Down, Some(out(Some(second(3)))), 3),
         ] {
-            let (pool, key) = (pool_id("p"), EntryKey::from_text("10.0.0.1"));
-            let mut ledger = ledger(&[]);
-            let entry = LedgerEntry {
-                stage,
-                since: second(5),
-            };
-            ledger.apply(LedgerChange::new(&pool, &key, Some(entry)));
+            let mut ledger = Ledger::default();
+            ledger.apply(recorded("p", 1, stage, second(5)));
             let read = view(&[("p", &[(1, "Down")], true)]);
-            let planned = PlannedLoadBalancer {
-                id: read.id.clone(),
-                is_managed: true,
-                status: LoadBalancerStatus {
-                    planned_generation: Some(targets.generation),
-                    observed_at: Some(now.mono),
-                    covers_interfaces: true,
-                    entries: plan(&read, &plan_inputs(&targets, &ledger, now)).entries.into(),
-                    ..LoadBalancerStatus::default()
-                },
-            };
-            let mut listing = Listing {
-                requested_at: Some(now.mono),
-                received_at: Some(now.mono),
-                ..Listing::default()
-            };
-            listing.load_balancers.insert(read.id.clone(), Arc::new(read));
-            let planned = [planned];
+            let planned = [planned(LoadBalancerStatus {
+                observed_at: Some(now.mono),
+                ..status(plan(&read, &plan_inputs(&targets, &ledger, now)), &targets)
+            })];
+            let listing = listing(now.mono, &[&read]);
             let reads = LastReads::new(&targets, &planned, &ledger, &listing, AdminStateMode::Enforce, now);
             let previous = previous.into_iter().map(|traffic| ("n1".to_owned(), traffic)).collect();
             assert_eq!(reads.prove(&previous)["n1"], out(Some(second(since))), "{stage:?}");
@@ -269,11 +253,7 @@ mod tests {
     fn without_a_load_balancer_a_node_is_out_only_where_no_service_asks_for_one() {
         let now = Clock::System.now();
         let (targets, ledger) = (target_states(&[node(1, &[DRAIN])], now), ledger(&[]));
-        let listing = Listing {
-            requested_at: Some(now.mono),
-            received_at: Some(now.mono),
-            ..Listing::default()
-        };
+        let listing = listing(now.mono, &[]);
         let mut reads = LastReads::new(&targets, &[], &ledger, &listing, AdminStateMode::Enforce, now);
         for (has_no_service, expected) in [
             (Some(false), NodeTraffic::Unknown(Unproved::NoLoadBalancer)),
@@ -337,22 +317,12 @@ mod tests {
         let read = view(&[("p", &[], true)])
             .with_pools(&[&pool], ProvisioningState::Settled)
             .unwrap();
-        let planned = [PlannedLoadBalancer {
-            id: read.id.clone(),
-            is_managed: true,
-            status: LoadBalancerStatus {
-                planned_generation: Some(targets.generation),
-                observed_at: Some(now.mono),
-                view: Some(Arc::new(read)),
-                covers_interfaces: true,
-                ..LoadBalancerStatus::default()
-            },
-        }];
-        let listing = Listing {
-            requested_at: Some(now.mono),
-            received_at: Some(now.mono),
-            ..Listing::default()
-        };
+        let planned = [planned(LoadBalancerStatus {
+            observed_at: Some(now.mono),
+            view: Some(Arc::new(read)),
+            ..status(Plan::default(), &targets)
+        })];
+        let listing = listing(now.mono, &[]);
         let reads = LastReads::new(&targets, &planned, &ledger, &listing, AdminStateMode::Enforce, now);
         reads.prove(&TrafficByNode::new())["n1"].clone()
     }
@@ -440,23 +410,13 @@ mod tests {
         };
         let in_service = |detail: &str| NodeTraffic::InService { detail: detail.into() };
         assert_eq!(detail(HeldFor::default()), in_service("in service in lb/p"));
-        let waits = HeldFor {
-            brake: true,
-            ..HeldFor::default()
-        };
+        let waits = held_by_brake();
         let reason = waits.reason();
         assert_eq!(detail(waits), in_service(&format!("in service in lb/p; {reason}")));
 
         let held_back = |detail: &str| NodeTraffic::HeldBack { detail: detail.into() };
-        let minimum = HeldFor {
-            minimum: true,
-            ..HeldFor::default()
-        };
-        assert_eq!(detail(minimum), held_back("in service in lb/p"));
-        let needed = HeldFor {
-            services: ["shop/web".to_owned()].into(),
-            ..HeldFor::default()
-        };
+        assert_eq!(detail(held_by_minimum()), held_back("in service in lb/p"));
+        let needed = held_for("shop/web");
         let reason = needed.reason();
         assert!(reason.contains("shop/web"), "{reason}");
         assert_eq!(detail(needed), held_back(&format!("in service in lb/p: {reason}")));

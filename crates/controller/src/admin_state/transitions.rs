@@ -76,16 +76,20 @@ pub(super) struct NodeEvent {
 }
 
 impl NodeEvent {
-    /// The event on a signalled Node if the work of the term cannot start.
-    pub(super) fn work_not_started(node: &Arc<ClusterNode>, reason: &str) -> Self {
+    /// An event with this note, which is cut to [`MAX_NOTE_BYTES`].
+    pub(super) fn new(node: &Arc<ClusterNode>, kind: EventKind, note: String) -> Self {
         Self {
             node: Arc::clone(node),
-            kind: UPDATE_FAILED,
-            note: truncate(format!(
-                "Admin state not updated: {}. headgate retries at growing intervals.",
-                reason.trim_end_matches('.')
-            )),
+            kind,
+            note: truncate(note),
         }
+    }
+
+    /// The event on a signalled Node if the work of the term cannot start.
+    pub(super) fn work_not_started(node: &Arc<ClusterNode>, reason: &str) -> Self {
+        let reason = reason.trim_end_matches('.');
+        let note = format!("Admin state not updated: {reason}. headgate retries at growing intervals.");
+        Self::new(node, UPDATE_FAILED, note)
     }
 
     /// The event on the leader's own Node when the Nodes have become stale.
@@ -263,11 +267,8 @@ impl TransitionTracker {
                     let since = since.filter(|since| self.held_back.get(&node.uid) != Some(since));
                     let took = since.map(|since| reads.now.mono.saturating_duration_since(since));
                     effects.signal_to_down.extend(took);
-                    effects.events.push(NodeEvent {
-                        node: Arc::clone(node),
-                        kind: DOWN,
-                        note: down_note(&statuses(&new), &signals.unwrap_or_default()),
-                    });
+                    let note = down_note(&statuses(&new), &signals.unwrap_or_default());
+                    effects.events.push(NodeEvent::new(node, DOWN, note));
                 }
             }
             TargetState::None => {
@@ -279,11 +280,8 @@ impl TransitionTracker {
                 // Without this stage there was no event about the `Down`, either.
                 if restored.iter().any(|entry| entry.stage() == Some(LedgerStage::Down)) {
                     let left = reads.targets.left_out_of_service_while_ready(node);
-                    effects.events.push(NodeEvent {
-                        node: Arc::clone(node),
-                        kind: NONE,
-                        note: none_note(&statuses(&restored), left),
-                    });
+                    let note = none_note(&statuses(&restored), left);
+                    effects.events.push(NodeEvent::new(node, NONE, note));
                 }
             }
             TargetState::Unchanged => {}
@@ -316,14 +314,9 @@ impl TransitionTracker {
             }
             ErrorClass::Stale | ErrorClass::Retriable => "headgate retries",
         };
-        effects.events.push(NodeEvent {
-            node: Arc::clone(node),
-            kind,
-            note: truncate(format!(
-                "Admin state not updated: {}. {outlook}{remedy}.",
-                error.message.trim_end_matches('.')
-            )),
-        });
+        let message = error.message.trim_end_matches('.');
+        let note = format!("Admin state not updated: {message}. {outlook}{remedy}.");
+        effects.events.push(NodeEvent::new(node, kind, note));
     }
 
     /// Warns once about each pool in which no entry gets new connections because of a signal.
@@ -344,15 +337,14 @@ impl TransitionTracker {
                 .flat_map(|load_balancer| load_balancer.entries.iter());
             let mut down = entries.filter(|entry| entry.pool == counts.pool && entry.target == TargetState::Down);
             let Some(entry) = down.next() else { continue };
-            effects.events.push(NodeEvent {
-                node: Arc::clone(&entry.node),
-                kind: NO_ELIGIBLE_ADDRESS,
-                note: truncate(format!(
-                    "All {} addresses of pool {} are Down or about to be: none of them gets new connections.",
-                    counts.entries,
-                    counts.pool.short_name()
-                )),
-            });
+            let note = format!(
+                "All {} addresses of pool {} are Down or about to be: none of them gets new connections.",
+                counts.entries,
+                counts.pool.short_name()
+            );
+            effects
+                .events
+                .push(NodeEvent::new(&entry.node, NO_ELIGIBLE_ADDRESS, note));
         }
     }
 }
@@ -395,7 +387,7 @@ fn down_note(entries: &[&EntryStatus], signals: &[String]) -> String {
             pool_names(&partly)
         );
     }
-    truncate(note)
+    note
 }
 
 fn none_note(entries: &[&EntryStatus], left_out_of_service: bool) -> String {
@@ -410,11 +402,11 @@ fn none_note(entries: &[&EntryStatus], left_out_of_service: bool) -> String {
              to keep traffic away from a node that is up, use {DRAINING_TAINT}."
         );
     }
-    truncate(note)
+    note
 }
 
 /// Cuts a note to [`MAX_NOTE_BYTES`].
-pub(super) fn truncate(note: String) -> String {
+fn truncate(note: String) -> String {
     if note.len() <= MAX_NOTE_BYTES {
         return note;
     }

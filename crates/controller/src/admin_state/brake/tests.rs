@@ -1,10 +1,11 @@
 use headgate_core::node::{DRAINING_TAINT, RecordedNotice, Taint};
+use headgate_core::settings::IntOrPercent;
 use proptest::prelude::*;
 
-use super::super::fixtures::{Cluster, pool_id};
+use super::super::fixtures::{Cluster, recorded};
 use super::super::guard::GuardSettings;
-use super::super::ledger::LedgerChange;
 use super::super::settings::AdminStateMode;
+use super::super::target_states::TargetStates;
 use super::*;
 
 /// A taint that counts by default, and that is put only on a node that goes away.
@@ -91,14 +92,8 @@ fn an_old_intent_takes_no_place_while_the_cordon_that_led_to_it_has_to_last_agai
     for index in [2, 3] {
         cluster.nodes[index].signals = [(Signal::Taint("headgate.dev/maintenance".to_owned()), Duration::ZERO)].into();
     }
-    let key = crate::pool::EntryKey::from_text("10.0.0.1");
-    let intent = LedgerEntry {
-        stage: LedgerStage::Intended,
-        since: cluster.now.wall,
-    };
-    cluster
-        .ledger
-        .apply(LedgerChange::new(&pool_id("p"), &key, Some(intent)));
+    let intent = recorded("p", 1, LedgerStage::Intended, cluster.now.wall);
+    cluster.ledger.apply(intent);
     cluster.pass(WINDOW.as_secs());
     assert_eq!(cluster.plan_and_write(), [3, 4]);
 }
@@ -192,14 +187,8 @@ fn what_is_not_recorded_as_down_yet_counts_until_it_is_written_or_five_minutes_o
     }
     assert_eq!(cluster.plan_and_write(), [1]);
     // Another load balancer rejects its writes, so the transition of the node is not recorded.
-    let key = crate::pool::EntryKey::from_text("10.0.0.1");
-    let entry = LedgerEntry {
-        stage: LedgerStage::Intended,
-        since: cluster.now.wall,
-    };
-    cluster
-        .ledger
-        .apply(LedgerChange::new(&pool_id("p"), &key, Some(entry)));
+    let intent = recorded("p", 1, LedgerStage::Intended, cluster.now.wall);
+    cluster.ledger.apply(intent);
     assert_eq!(cluster.plan_and_write(), [0_usize; 0]);
     cluster.pass(WINDOW.as_secs());
     assert_eq!(cluster.plan_and_write(), [2]);

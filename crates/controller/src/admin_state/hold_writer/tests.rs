@@ -1,16 +1,17 @@
 use super::super::fixtures::{DRAIN, node};
 use super::*;
 
-fn desired_of(number: u8, signals: &[&str]) -> (String, DesiredHold) {
-    let hold = DesiredHold {
-        node: Arc::new(node(number, &[DRAIN])),
+fn hold_for(signals: &[&str]) -> NodeHold {
+    NodeHold {
         pools: ["lb/p".to_owned()].into(),
         probes_headgate: true,
         signals: signals.iter().map(ToString::to_string).collect(),
-        pending: BTreeSet::new(),
-        reason: String::new(),
-        needed: BTreeSet::new(),
-    };
+        ..NodeHold::default()
+    }
+}
+
+fn desired_of(number: u8, signals: &[&str]) -> (String, DesiredHold) {
+    let hold = DesiredHold::new(&Arc::new(node(number, &[DRAIN])), hold_for(signals));
     (format!("n{number}"), hold)
 }
 
@@ -23,12 +24,7 @@ fn recorded_with(nodes: &[(&str, &str)], signals: &[&str]) -> RecordedHolds {
     let pair = |(name, uid): &(&str, &str)| {
         let mut held = node(1, &[DRAIN]);
         (held.name, held.uid) = ((*name).to_owned(), (*uid).to_owned());
-        held.hold = Some(NodeHold {
-            pools: ["lb/p".to_owned()].into(),
-            probes_headgate: true,
-            signals: signals.iter().map(ToString::to_string).collect(),
-            ..NodeHold::default()
-        });
+        held.hold = Some(hold_for(signals));
         ((*name).to_owned(), Arc::new(held))
     };
     nodes.iter().map(pair).collect()

@@ -1,8 +1,9 @@
 use headgate_core::clock::Clock;
 use headgate_core::node::{NodeHold, Signal, SignalRules};
 
-use super::super::fixtures::{DRAIN, guarded_by, ledger, node, plan_inputs, target_states, view};
-use super::super::last_reads::PlannedLoadBalancer;
+use super::super::fixtures::{
+    DRAIN, OUT, guarded_by, held_by_brake, held_for, ledger, node, plan_inputs, planned, status, target_states, view,
+};
 use super::super::plan::{PlanInputs, plan};
 use super::super::planner::LoadBalancerStatus;
 use super::super::settings::AdminStateMode;
@@ -11,7 +12,6 @@ use crate::pool::Listing;
 use crate::service_index::Unknown;
 use headgate_core::settings::IntOrPercent;
 
-const OUT: &str = "node.kubernetes.io/out-of-service";
 const GUARD: GuardSettings = GuardSettings {
     minimum_in_service: IntOrPercent::Int(1),
     max_new_down: IntOrPercent::ALL,
@@ -52,17 +52,11 @@ fn holds_for(
     for entry in &mut plan.entries {
         change(&mut entry.held_for);
     }
-    let mut status = LoadBalancerStatus {
-        entries: plan.entries.into(),
-        pools: plan.pools,
-        ..LoadBalancerStatus::default()
-    };
-    status.pools[1].probes_headgate = true;
-    let load_balancers = [PlannedLoadBalancer {
-        id: view.id.clone(),
-        is_managed: true,
-        status,
-    }];
+    plan.pools[1].probes_headgate = true;
+    let load_balancers = [planned(LoadBalancerStatus {
+        planned_generation: None,
+        ..status(plan, &targets)
+    })];
     let (listing, ledger) = (Listing::default(), ledger(&[]));
     let reads = LastReads::new(
         &targets,
@@ -78,13 +72,13 @@ fn holds_for(
 #[test]
 fn hold_names_its_pools_and_the_signals_of_its_node() {
     let all = holds(&[node(1, &["other", DRAIN]), node(2, &[DRAIN])]);
-    let hold = &all["n1"];
+    let hold = &all["n1"].hold;
     assert_eq!(all.len(), 1, "the same node in both pools: {all:?}");
     assert_eq!(hold.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
     assert_eq!(hold.signals, [DRAIN.to_owned()].into());
     assert!(hold.probes_headgate);
     let one = holds(&[node(1, &[DRAIN]), node(2, &[])]);
-    assert_eq!(one["n1"].pools, ["lb/b".to_owned()].into());
+    assert_eq!(one["n1"].hold.pools, ["lb/b".to_owned()].into());
     assert!(holds(&[node(1, &[]), node(2, &[DRAIN])]).is_empty());
 }
 
@@ -94,28 +88,21 @@ fn what_a_rule_needs_turns_no_answer_and_what_waits_does() {
     let of = |held_for: HeldFor| {
         let planned = Unplanned::Named(BTreeSet::new());
         let mut holds = holds_for(&nodes, &planned, &GUARD, false, |of_entry| *of_entry = held_for.clone());
-        HoldTracker::default()
-            .evaluate(&holds, &GUARD)
-            .is_empty()
+        let has_no_event = HoldTracker::default().evaluate(&holds, &GUARD).is_empty();
+        has_no_event
             .then(|| holds.remove("n1"))
             .flatten()
+            .map(|desired| desired.hold)
     };
-    let rule = of(HeldFor {
-        services: ["default/web".to_owned()].into(),
-        ..HeldFor::default()
-    });
-    let rule = rule.unwrap();
-    assert!(!rule.probes_headgate && rule.reason.contains("default/web"), "{rule:?}");
-    let waits = of(HeldFor {
-        brake: true,
-        ..HeldFor::default()
-    });
-    let waits = waits.unwrap();
-    assert!(
-        waits.probes_headgate && waits.reason.contains("adminState.maxNewDown"),
-        "{waits:?}"
-    );
-    assert_eq!(waits.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
+    for (held_for, turns_answer, reason) in [
+        (held_for("default/web"), false, "default/web"),
+        (held_by_brake(), true, "adminState.maxNewDown"),
+    ] {
+        let hold = of(held_for).unwrap();
+        assert_eq!(hold.probes_headgate, turns_answer, "{hold:?}");
+        assert!(hold.reason.contains(reason), "{hold:?}");
+        assert_eq!(hold.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
+    }
     let listing = HeldFor {
         unknown: Some(Unknown::Listing),
         ..HeldFor::default()
@@ -136,18 +123,12 @@ fn event_is_recorded_once_for_each_hold() {
     );
     assert!(tracker.evaluate(&both, &GUARD).is_empty());
     assert!(tracker.evaluate(&DesiredHolds::new(), &GUARD).is_empty());
-    let again = tracker.evaluate(
-        &both,
-        &GuardSettings {
-            may_write_holds: false,
-            ..GUARD
-        },
-    );
-    assert!(
-        again[0].note.ends_with("may record a hold on a Node."),
-        "{}",
-        again[0].note
-    );
+    let without_right = GuardSettings {
+        may_write_holds: false,
+        ..GUARD
+    };
+    let note = &tracker.evaluate(&both, &without_right)[0].note;
+    assert!(note.ends_with("may record a hold on a Node."), "{note}");
 }
 
 fn recorded_hold(pools: &[&str]) -> NodeHold {
@@ -172,10 +153,10 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
         (named("third"), Vec::new()),
     ] {
         let kept = holds_beside(&nodes, &unplanned, &GUARD);
-        let pools: Option<Vec<String>> = kept.get("n2").map(|hold| hold.pools.iter().cloned().collect());
+        let pools: Option<Vec<String>> = kept.get("n2").map(|hold| hold.hold.pools.iter().cloned().collect());
         assert_eq!(pools.unwrap_or_default(), expected, "{unplanned:?}");
         // A signal that came later is not covered before a plan.
-        assert!(kept.values().all(|hold| hold.signals == [DRAIN.to_owned()].into()));
+        assert!(kept.values().all(|hold| hold.hold.signals == [DRAIN.to_owned()].into()));
     }
     let disabled = GuardSettings {
         minimum_in_service: IntOrPercent::Int(0),
@@ -233,7 +214,10 @@ fn hold_covers_the_signals_of_probes_too() {
     let mut probe_only = node(1, &[DRAIN, "probe-only", "other"]);
     probe_only.health_signals = [Signal::Taint("probe-only".to_owned())].into();
     let all = holds(&[probe_only, node(2, &[DRAIN, OUT])]);
-    assert_eq!(all["n1"].signals, [DRAIN.to_owned(), "probe-only".to_owned()].into());
+    assert_eq!(
+        all["n1"].hold.signals,
+        [DRAIN.to_owned(), "probe-only".to_owned()].into()
+    );
 }
 
 #[test]
@@ -244,9 +228,9 @@ fn event_says_that_a_hold_has_too_many_signals() {
     let all = holds(&[many, node(2, &[OUT])]);
     assert_eq!(all["n1"].record(Timestamp::now()), None);
     let mut fewer = all["n1"].clone();
-    fewer.signals = [DRAIN.to_owned()].into();
+    fewer.hold.signals = [DRAIN.to_owned()].into();
     assert!(fewer.record(Timestamp::now()).is_some());
-    let text = held_back_note(&all["n1"], &GUARD);
+    let text = &HoldTracker::default().evaluate(&all, &GUARD)[0].note;
     assert!(text.len() <= 1024 && text.contains("exceed the 4096 bytes"), "{text}");
     assert!(text.contains("Kept in service in lb/a, lb/b despite"), "{text}");
 }
@@ -258,5 +242,5 @@ fn hold_of_an_earlier_leader_has_its_event_already() {
     let held = holds(&[recorded, node(2, &[DRAIN])]);
     let mut tracker = HoldTracker::default();
     assert!(tracker.evaluate(&held, &GUARD).is_empty());
-    assert_eq!(held["n1"].pools.len(), 2);
+    assert_eq!(held["n1"].hold.pools.len(), 2);
 }

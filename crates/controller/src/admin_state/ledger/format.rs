@@ -170,7 +170,6 @@ mod tests {
     use std::time::Duration;
 
     use headgate_azure::ResourceGroupId;
-    use jiff::Timestamp;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -321,8 +320,8 @@ mod tests {
         ledger
     }
 
-    fn at(second: usize) -> Timestamp {
-        Timestamp::from_second(1_795_700_000 + i64::try_from(second).unwrap()).unwrap()
+    fn begun(stage: LedgerStage, second: usize) -> LedgerEntry {
+        entry(stage, 1_795_700_000 + i64::try_from(second).unwrap())
     }
 
     /// The bytes of a ledger; one that is full panics.
@@ -334,16 +333,10 @@ mod tests {
 
     #[test]
     fn five_thousand_nodes_in_ten_pools_fit_whenever_they_become_down() {
-        let down = |second| LedgerEntry {
-            stage: LedgerStage::Down,
-            since: at(second),
-        };
+        let down = |second| begun(LedgerStage::Down, second);
         let at_once = large(|_, _| down(0));
         // A pool is written every 3 s, of which 500 nodes become `Down`.
-        let by_pool = large(|node, place| LedgerEntry {
-            stage: LedgerStage::Intended,
-            since: at(300 * (node / 500) + 3 * place),
-        });
+        let by_pool = large(|node, place| begun(LedgerStage::Intended, 300 * (node / 500) + 3 * place));
         let one_by_one = large(|node, _| down(node));
         // The ledger was full at 17,500 entries of this kind when each had its own stage and time.
         for (ledger, most) in [(at_once, 330_000), (by_pool, 340_000), (one_by_one, 800_000)] {
@@ -354,10 +347,7 @@ mod tests {
 
     #[test]
     fn no_text_is_larger_than_the_api_server_accepts() {
-        let ledger = large(|node, place| LedgerEntry {
-            stage: LedgerStage::Down,
-            since: at(node * POOLS + place),
-        });
+        let ledger = large(|node, place| begun(LedgerStage::Down, node * POOLS + place));
         let bytes = serde_json::to_string(&ledger).unwrap().len();
         let error = encode(1, &ledger).unwrap_err();
         let is_expected = |error: &LedgerError| matches!(error, LedgerError::TooLarge { bytes: found, entries } if *found > bytes && *found < bytes + 100 && *entries == NODES * POOLS);

@@ -10,14 +10,14 @@ use headgate_core::settings::IntOrPercent;
 use jiff::Timestamp;
 
 use super::super::fixtures::{
-    DRAIN, OUT, guarded_by, ledger_change, local_services, node, plan_inputs, pool_id, probed_load_balancer,
-    target_states,
+    DRAIN, OUT, guarded_by, ledger_change, local_services, node, plan_inputs, planned, pool_id, probed_load_balancer,
+    status, target_states,
 };
 use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
-use super::super::last_reads::{LastReads, PlannedLoadBalancer};
+use super::super::last_reads::LastReads;
 use super::super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage, Observation, ObservedState};
 use super::super::plan::{Plan, PlanInputs, plan};
-use super::super::planner::{LoadBalancerStatus, has_no_effect, intents};
+use super::super::planner::{has_no_effect, intents};
 use super::super::settings::AdminStateMode;
 use super::super::target_states::TargetStates;
 use super::super::transitions::TransitionTracker;
@@ -287,20 +287,7 @@ impl<'a> Planned<'a> {
 
     /// The ledger after the report of this plan.
     fn reported(&self, plan: Plan, now: Moment) -> Stages {
-        let changes = plan.change_count();
-        let planned = [PlannedLoadBalancer {
-            id: pool_id(POOL).load_balancer().clone(),
-            is_managed: true,
-            status: LoadBalancerStatus {
-                planned_generation: Some(self.targets.generation),
-                covers_interfaces: true,
-                entries: plan.entries.into(),
-                pools: plan.pools,
-                pending_changes: changes,
-                unsent_changes: changes,
-                ..LoadBalancerStatus::default()
-            },
-        }];
+        let planned = [planned(status(plan, &self.targets))];
         let listing = Listing::default();
         let mode = AdminStateMode::Enforce;
         let reads = LastReads::new(&self.targets, &planned, &self.ledger, &listing, mode, now);

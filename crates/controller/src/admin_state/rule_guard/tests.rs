@@ -9,11 +9,11 @@ use super::super::fixtures::{
     DRAIN, OUT, add_interface, guarded_by, ledger, local_services as index, lookups, node, plan_inputs, pool_id,
     probed_view as view, target_states,
 };
-use super::super::guard::{GuardSettings, HeldEntries};
+use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::super::ledger::LedgerStage;
 use super::super::plan::{Plan, PlanInputs, plan};
 use super::*;
-use crate::pool::{ClusterNode, LoadBalancerView};
+use crate::pool::{ClusterNode, InterfaceCache, LoadBalancerView};
 
 mod sequences;
 

@@ -3,9 +3,8 @@ use std::collections::BTreeMap as Map;
 use headgate_core::clock::Clock;
 
 use super::super::fixtures::{
-    DRAIN, PoolFixture, ledger, ledger_change, node, plan_inputs, pool_id, target_states, view,
+    DRAIN, PoolFixture, ledger, ledger_change, node, plan_inputs, planned, pool_id, status, target_states, view,
 };
-use super::super::last_reads::PlannedLoadBalancer;
 use super::super::ledger::Ledger;
 use super::super::plan::plan;
 use super::super::planner::LoadBalancerStatus;
@@ -48,29 +47,15 @@ impl Scenario {
             &plan_inputs(&self.targets, &self.ledger, self.clock.now()),
         );
         LoadBalancerStatus {
-            planned_generation: Some(self.targets.generation),
-            observed_at: None,
-            view: None,
-            covers_interfaces: true,
-            no_machine_since: None,
-            pending_changes: plan.change_count(),
-            unsent_changes: plan.change_count(),
-            entries: plan.entries.into(),
-            pools: plan.pools,
             unreadable_pools: self.unreadable_pools.clone(),
-            unreadable_entries: Vec::new(),
             last_error: self.last_error.clone(),
+            ..status(plan, &self.targets)
         }
     }
 
     /// What follows from the last reads of these load balancers.
     fn effects(&mut self, load_balancers: &[LoadBalancerStatus], listing: &Listing) -> Effects {
-        let load_balancers = load_balancers.iter().map(|status| PlannedLoadBalancer {
-            id: pool_id("p").load_balancer().clone(),
-            is_managed: true,
-            status: status.clone(),
-        });
-        let load_balancers: Vec<_> = load_balancers.collect();
+        let load_balancers: Vec<_> = load_balancers.iter().cloned().map(planned).collect();
         let (mode, now) = (AdminStateMode::Enforce, self.clock.now());
         let reads = LastReads::new(&self.targets, &load_balancers, &self.ledger, listing, mode, now);
         self.tracker.evaluate(&reads)

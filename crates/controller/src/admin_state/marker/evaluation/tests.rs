@@ -5,8 +5,9 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::{MARKER_NO_SIGNAL, MarkerFact, MarkerStatus, Signal};
 use jiff::Timestamp;
 
-use super::super::super::fixtures::{DRAIN, ENFORCE, PoolFixture, ledger, node, plan_inputs, target_states, view};
-use super::super::super::last_reads::PlannedLoadBalancer;
+use super::super::super::fixtures::{
+    DRAIN, ENFORCE, PoolFixture, ledger, node, plan_inputs, planned, status, target_states, view,
+};
 use super::super::super::plan::{PlanInputs, Policy, plan};
 use super::super::super::planner::LoadBalancerStatus;
 use super::super::super::settings::AdminStateMode;
@@ -62,7 +63,7 @@ impl Scenario {
             targets.set_stale_since(Some(start.wall));
         }
         let read = view(read);
-        let planned = plan(
+        let plan = plan(
             &read,
             &PlanInputs {
                 policy: Policy {
@@ -77,8 +78,7 @@ impl Scenario {
             observed_at: self.read_age.map(|age| now - age),
             covers_interfaces: self.covers_interfaces,
             view: self.read_age.map(|_| Arc::new(read.clone())),
-            entries: planned.entries.into(),
-            ..LoadBalancerStatus::default()
+            ..status(plan, &targets)
         };
         let mut listing = Listing {
             requested_at: self.list_age.map(|age| now - age),
@@ -94,11 +94,7 @@ impl Scenario {
                 since: now,
             });
         }
-        let load_balancers = [PlannedLoadBalancer {
-            id: read.id.clone(),
-            is_managed: true,
-            status,
-        }];
+        let load_balancers = [planned(status)];
         let now = Moment { mono: now, ..start };
         let reads = LastReads::new(&targets, &load_balancers, &ledger(&[]), &listing, self.mode, now);
         evaluate(&MarkerInputs {

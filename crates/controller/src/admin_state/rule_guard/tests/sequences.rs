@@ -5,6 +5,7 @@ use headgate_test_kubernetes::{Random, number_from};
 
 use super::super::super::fixtures::{guarded_by, plan_inputs, write};
 use super::super::super::ledger::Ledger;
+use super::super::super::target_states::TargetStates;
 use super::*;
 
 const DEFAULT_SEQUENCES: u64 = 500;
