@@ -104,7 +104,7 @@ impl Assumptions {
         if OPERATION_TIMES[self.0[0]].is_none() {
             let longest = u64::try_from(LONGEST_OPERATION.as_millis()).unwrap();
             let delay = format!("{}ms", random.below(longest + 1));
-            world.control("PUT", "settings", &json!({"operationDelay": delay}));
+            world.configure(&json!({"operationDelay": delay}));
         }
     }
 

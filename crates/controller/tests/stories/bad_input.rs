@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use raw_arm::RawArm;
 
 use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
-use super::world::{ENFORCE, GROUP, address, entries, load_balancer};
+use super::world::{ENFORCE, GROUP, address, entries, load_balancer, one_pool};
 
 mod raw_arm;
 
@@ -22,9 +22,7 @@ const LEDGER_REJECTED: &str = "LedgerInvalid";
 /// Three Nodes, and a leader with an ARM that has these documents.
 async fn cluster_with(documents: Vec<Value>) -> (TestCluster, RawArm) {
     let arm = RawArm::new(documents);
-    let mut cluster = TestCluster::without_leader(3, &[]).await;
-    cluster.world.intercept = Some(arm.intercept());
-    cluster.lead(ENFORCE).await;
+    let cluster = TestCluster::configured(3, &[], |world| world.intercept = Some(arm.intercept())).await;
     (cluster, arm)
 }
 
@@ -190,10 +188,6 @@ async fn write_ledger(cluster: &TestCluster, text: &str) {
     api.create(&PostParams::default(), &object).await.unwrap();
 }
 
-fn one_pool() -> Vec<Value> {
-    vec![load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])]
-}
-
 #[tokio::test(start_paused = true)]
 async fn invalid_ledger_stops_all_writes_and_names_the_remedy() {
     for text in [
@@ -210,7 +204,7 @@ async fn invalid_ledger_stops_all_writes_and_names_the_remedy() {
         r#"{"version": 1, "generation": 1, "pools": ["p"], "entries": [[{"down yesterday": [0]}, ["k"]]]}"#,
         r#"{"version": 1, "generation": 1, "pools": ["p"], "entries": [[{"down 2026-11-21T10:00:00Z": [1]}, ["k"]]]}"#,
     ] {
-        let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+        let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
         write_ledger(&cluster, text).await;
         cluster.taint(2, &[DRAINING]);
         cluster.start_leader(ENFORCE).await;
@@ -242,7 +236,7 @@ async fn invalid_ledger_stops_all_writes_and_names_the_remedy() {
 
 #[tokio::test(start_paused = true)]
 async fn unreachable_arm_is_reported_on_signalled_nodes() {
-    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
     cluster.world.arm_unreachable = Some("the Secret kube-system/azure is not there");
     cluster.taint(2, &[DRAINING]);
     cluster.start_leader(ENFORCE).await;
@@ -260,7 +254,7 @@ async fn unreachable_arm_is_reported_on_signalled_nodes() {
 #[tokio::test(start_paused = true)]
 async fn ledger_of_another_version_is_refused_with_an_event() {
     for version in ["7", "0", "\"1\"", "null"] {
-        let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+        let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
         let text = format!(r#"{{"version": {version}, "pools": [], "entries": []}}"#);
         write_ledger(&cluster, &text).await;
         cluster.taint(2, &[DRAINING]);
@@ -278,7 +272,7 @@ async fn ledger_of_another_version_is_refused_with_an_event() {
 
 #[tokio::test(start_paused = true)]
 async fn config_map_without_a_ledger_is_an_empty_ledger() {
-    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
     write_ledger(&cluster, "").await;
     cluster.fake.change::<ConfigMap>("kube-system", LEDGER, |object| {
         object["data"] = json!({"note": "foreign"});
@@ -292,7 +286,7 @@ async fn config_map_without_a_ledger_is_an_empty_ledger() {
 
 #[tokio::test(start_paused = true)]
 async fn full_ledger_is_reported_and_shrinks_as_entries_expire() {
-    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
     // Entries of a pool that does not exist.
     let mut keys: Vec<_> = (0..1_000).map(|number| format!("{number:0>900}")).collect();
     let text = |keys: &[String]| {

@@ -5,7 +5,7 @@ use tokio::time::sleep;
 
 use super::marker::until_shown;
 use super::rows::cluster::{DOWN, SECOND, TestCluster};
-use super::world::{ENFORCE, address, two_load_balancers};
+use super::world::{address, two_load_balancers};
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
 const CONTESTED: &str = "NodeAddressNotUnique";
@@ -21,9 +21,7 @@ fn claim(cluster: &TestCluster, number: usize, others: &[usize]) {
 
 #[tokio::test(start_paused = true)]
 async fn claimant_with_a_signal_takes_out_only_itself() {
-    let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
-    cluster.world.marker = true;
-    cluster.lead(ENFORCE).await;
+    let cluster = TestCluster::configured(3, &two_load_balancers(3), |world| world.marker = true).await;
     claim(&cluster, 3, &[1, 2]);
     // The claim keeps no other node from being out.
     cluster.taint(2, &[DRAIN]);

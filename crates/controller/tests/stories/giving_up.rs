@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::rows::cluster::{DRAINING, SECOND};
-use crate::world::{ENFORCE, Leader, World, set_taints, two_load_balancers};
+use crate::world::{ENFORCE, Leader, World, arm_error, set_taints, two_load_balancers};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -126,7 +126,7 @@ async fn leader_that_arm_does_not_answer_is_replaced_by_one_that_it_does() {
     let errors = [
         json!({"cut": "before"}),
         json!({"answer": {"status": 503}}),
-        json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "m"}}}}),
+        arm_error(403, "AuthorizationFailed"),
     ];
     for action in errors {
         let pair = Pair::led_by_a(ENFORCE).await;

@@ -66,9 +66,7 @@ async fn healthy(cluster: &TestCluster, nodes: usize) -> BTreeSet<usize> {
 }
 
 async fn cluster(nodes: usize, resources: &[Value], guard: GuardSettings) -> TestCluster {
-    let mut cluster = TestCluster::without_leader(nodes, resources).await;
-    cluster.world.guard = guard;
-    cluster.lead(ENFORCE).await;
+    let cluster = TestCluster::configured(nodes, resources, |world| world.guard = guard).await;
     cluster
 }
 

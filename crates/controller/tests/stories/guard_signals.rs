@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::guard::GUARD;
 use super::rows::cluster::TestCluster;
-use super::world::{ENFORCE, SECOND, address, entries, load_balancer, scope, two_load_balancers};
+use super::world::{ENFORCE, SECOND, address, arm_error, entries, load_balancer, scope, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
 const NODES: usize = 3;
@@ -186,12 +186,7 @@ async fn hold_beside_no_down_outlasts_lists_that_lack_its_load_balancer() {
     cluster.world.reconfigure(None);
     assert_eq!(agents.run(&cluster, 60 * SECOND, Duration::ZERO).await, [1].into());
     // One list, of those that are due every five minutes.
-    cluster.fault(
-        "GET",
-        "/loadBalancers$",
-        Some(1),
-        &json!({"answer": {"status": 404, "body": {"error": {"code": "ResourceNotFound", "message": "m"}}}}),
-    );
+    cluster.fault("GET", "/loadBalancers$", Some(1), &arm_error(404, "ResourceNotFound"));
     assert_eq!(agents.run(&cluster, 660 * SECOND, Duration::ZERO).await, [1].into());
     cordon_all(&cluster, false);
     agents.run(&cluster, 10 * SECOND, Duration::ZERO).await;
@@ -291,9 +286,7 @@ async fn claimant_that_is_not_ready_neither_holds_back_nor_hides_a_node() {
         load_balancer("kubernetes", &[("kubernetes", entries(1..=NODES, false))]),
         load_balancer("kubernetes-internal", &[("kubernetes", unnamed)]),
     ];
-    let mut cluster = TestCluster::without_leader(NODES, &resources).await;
-    cluster.world.guard = GUARD.clone();
-    cluster.lead(ENFORCE).await;
+    let cluster = TestCluster::configured(NODES, &resources, |world| world.guard = GUARD.clone()).await;
     cluster.node(3, |node| {
         node["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
         node["status"]["addresses"] =

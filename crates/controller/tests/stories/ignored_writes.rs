@@ -5,18 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use hyper::{Method, Response};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster, between};
 use super::rows::lease::holder;
-use super::world::{ENFORCE, entries, id_of, load_balancer};
+use super::world::{ENFORCE, entries, id_of, load_balancer, one_pool};
 
 const BY_ID: &str = "/loadBalancers/kubernetes$";
-
-fn one_pool() -> Vec<Value> {
-    vec![load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])]
-}
 
 #[tokio::test(start_paused = true)]
 async fn ignored_write_is_repeated_after_minutes_and_the_event_says_so() {
@@ -65,7 +61,7 @@ async fn other_pools_are_written_beside_an_ignored_one() {
 
 #[tokio::test(start_paused = true)]
 async fn late_read_back_is_not_an_ignored_write() {
-    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
     let old = cluster.world.get(&id_of("kubernetes")).await.to_string();
     let stale_reads = Arc::new(AtomicU32::new(0));
     let left = Arc::clone(&stale_reads);
@@ -102,7 +98,7 @@ async fn reads_that_lag_lead_to_no_other_write() {
         let pools = [("kubernetes", entries(1..=3, false)), ("local", entries(1..=3, false))];
         let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
         let settings = json!({"readLag": "2s", "operationDelay": operation, "deviations": deviations});
-        cluster.world.control("PUT", "settings", &settings);
+        cluster.world.configure(&settings);
         for (keys, down) in [(&[DRAINING][..], &["node-2"][..]), (&[], &[])] {
             let before = cluster.puts().len();
             cluster.taint(2, keys);
@@ -121,10 +117,9 @@ async fn reads_that_lag_lead_to_no_other_write() {
 /// Two 412 say that the version was replaced, so a read that still shows it lags, and a write from it would be refused again.
 #[tokio::test(start_paused = true)]
 async fn reads_that_lag_another_writer_cost_two_refused_writes() {
-    let cluster = TestCluster::with(3, &one_pool()).await;
-    cluster.world.control("PUT", "settings", &json!({"readLag": "2s"}));
-    let drain = |pool: &mut Value| pool["properties"]["drainPeriodInSeconds"] = 60.into();
-    cluster.foreign("kubernetes", "kubernetes", drain).await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
+    cluster.world.configure(&json!({"readLag": "2s"}));
+    cluster.change_pool("kubernetes").await;
     let before = cluster.puts().len();
     cluster.taint(2, &[DRAINING]);
     let took = cluster.until_down(&["node-2"]).await;
@@ -161,8 +156,7 @@ async fn writes_refused_for_a_version_that_reads_still_show_are_repeated_after_m
         cluster.clear_faults();
         if others.is_empty() {
             // Another writer replaces the version.
-            let drain = |pool: &mut Value| pool["properties"]["drainPeriodInSeconds"] = 60.into();
-            cluster.foreign("kubernetes", "kubernetes", drain).await;
+            cluster.change_pool("kubernetes").await;
             let took = cluster.until_down(&["node-2"]).await;
             assert!(took < 20 * SECOND, "{took:?}");
         }
@@ -178,9 +172,8 @@ async fn writes_refused_because_of_another_operation_do_not_follow_at_once() {
     let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
     let deviations = json!(["poolsStaySucceeded", "loadBalancersStaySucceeded", "secondWriteRefused"]);
     let settings = json!({"operationDelay": "5s", "deviations": deviations});
-    cluster.world.control("PUT", "settings", &settings);
-    let drain = |pool: &mut Value| pool["properties"]["drainPeriodInSeconds"] = 60.into();
-    cluster.foreign("kubernetes", "kubernetes", drain).await;
+    cluster.world.configure(&settings);
+    cluster.change_pool("kubernetes").await;
     let before = cluster.puts().len();
     cluster.taint(2, &[DRAINING]);
     let took = cluster.until_down(&["node-2"]).await;
@@ -202,7 +195,7 @@ async fn ignored_writes_that_reads_show_for_a_moment_are_repeated_after_minutes_
         let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
         let deviations = json!(["poolsStaySucceeded", "loadBalancersStaySucceeded", "secondWriteRefused"]);
         let settings = json!({"readLag": "2s", "operationDelay": "1s", "deviations": deviations});
-        cluster.world.control("PUT", "settings", &settings);
+        cluster.world.configure(&settings);
         let lost = json!({"operation": "succeed", "effect": "lost"});
         cluster.fault("PUT", "/loadBalancers/kubernetes/", None, &lost);
         cluster.taint(2, &[DRAINING]);
@@ -229,7 +222,7 @@ async fn ignored_writes_that_reads_show_for_a_moment_are_repeated_after_minutes_
 /// What was ignored waits no longer than the signal lasts.
 #[tokio::test(start_paused = true)]
 async fn a_new_signal_does_not_wait_for_the_ignored_write_of_the_last_one() {
-    let cluster = TestCluster::with(3, &one_pool()).await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     let lost = json!({"operation": "succeed", "effect": "lost"});
     cluster.fault("PUT", "/loadBalancers/kubernetes/", None, &lost);
     cluster.taint(2, &[DRAINING]);

@@ -144,9 +144,7 @@ fn oversized(pools: &[&str], more_bytes: usize) -> Value {
 }
 
 async fn limited_cluster(resources: &[Value]) -> TestCluster {
-    let mut cluster = TestCluster::without_leader(3, resources).await;
-    cluster.world.max_streamed_bytes = Some(LOW_LIMIT);
-    cluster.lead(ENFORCE).await;
+    let cluster = TestCluster::configured(3, resources, |world| world.max_streamed_bytes = Some(LOW_LIMIT)).await;
     cluster
 }
 

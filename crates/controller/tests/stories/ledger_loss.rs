@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DRAINING, FAILED, SECOND, TestCluster};
-use super::world::{ENFORCE, entries, load_balancer};
+use super::world::{ENFORCE, one_pool};
 
 const LEDGER: &str = "headgate-admin-state";
 /// Longer than the interval at which a leader verifies the ledger.
@@ -150,11 +150,7 @@ async fn mode_off_accepts_the_deletion() {
 
 #[tokio::test(start_paused = true)]
 async fn giving_back_does_not_wait_for_a_ledger_that_cannot_be_written() {
-    let mut cluster = TestCluster::with(
-        4,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=4, false))])],
-    )
-    .await;
+    let mut cluster = TestCluster::with(4, &one_pool(4)).await;
     cluster.taint(2, &[DRAINING]);
     cluster.settle(&["node-2"]).await;
     cluster.line.set_for(Fault::Status(403), |request| {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::rows::cluster::{DRAINING, SECOND, TestCluster};
-use super::world::{ENFORCE, GROUP, WallOffset, entries, load_balancer};
+use super::world::{ENFORCE, GROUP, WallOffset, arm_error, entries, load_balancer};
 
 /// Longer than the lag of lists and the tail of `restored` entries together.
 const EIGHT_MINUTES: u32 = 8 * 60;
@@ -72,9 +72,7 @@ async fn foreign_states_of_other_load_balancers_are_left_alone() {
         ..ENFORCE
     };
     cluster
-        .foreign("kubernetes", "kubernetes", |pool| {
-            super::rows::cluster::entry(pool, "node-1")["properties"]["adminState"] = json!("Down");
-        })
+        .foreign_state("kubernetes", "kubernetes", "node-1", "Down")
         .await;
     cluster.lead(policy).await;
     cluster.taint(2, &[]);
@@ -87,7 +85,7 @@ async fn foreign_states_of_other_load_balancers_are_left_alone() {
 async fn load_balancer_that_cannot_be_read_forgets_nothing() {
     for answer in [
         json!({"answer": {"status": 403}}),
-        json!({"answer": {"status": 404, "body": {"error": {"code": "SubscriptionNotFound", "message": "m"}}}}),
+        arm_error(404, "SubscriptionNotFound"),
         // Not an answer of ARM.
         json!({"answer": {"status": 404, "text": "404 page not found"}}),
         json!({"answer": {"status": 500}}),
@@ -115,9 +113,7 @@ async fn nothing_expires_while_lists_fail() {
     sleep(2 * EIGHT_MINUTES * SECOND).await;
     assert_eq!(ledger_entries(&cluster).await, 3);
     cluster
-        .foreign("kubernetes", "kubernetes", |pool| {
-            super::rows::cluster::entry(pool, "node-2")["properties"]["adminState"] = json!("Down");
-        })
+        .foreign_state("kubernetes", "kubernetes", "node-2", "Down")
         .await;
     cluster.clear_faults();
     cluster.settle(&[]).await;
@@ -160,12 +156,7 @@ async fn entries_end_neither_sooner_nor_later_by_clocks_that_are_wrong() {
 async fn wrong_resource_group_forgets_nothing() {
     let mut cluster = TestCluster::with_node_2_down().await;
     cluster.stop().await;
-    cluster.fault(
-        "GET",
-        LOAD_BALANCERS,
-        None,
-        &json!({"answer": {"status": 404, "body": {"error": {"code": "ResourceNotFound", "message": "m"}}}}),
-    );
+    cluster.fault("GET", LOAD_BALANCERS, None, &arm_error(404, "ResourceNotFound"));
     cluster.lead(ENFORCE).await;
     sleep(EIGHT_MINUTES * SECOND).await;
     assert_eq!(ledger_entries(&cluster).await, 3);
@@ -207,11 +198,7 @@ async fn what_a_deleted_node_leaves_in_a_pool_is_forgotten_once_it_is_not_down()
         ("kubernetes", "kubernetes-IPv6"),
         ("kubernetes-internal", "kubernetes"),
     ] {
-        cluster
-            .foreign(load_balancer, pool, |pool| {
-                super::rows::cluster::entry(pool, "node-2")["properties"]["adminState"] = json!("None");
-            })
-            .await;
+        cluster.foreign_state(load_balancer, pool, "node-2", "None").await;
     }
     sleep(EIGHT_MINUTES * SECOND).await;
     assert_eq!(ledger_entries(&cluster).await, 0);

@@ -1,16 +1,14 @@
 //! A rule of a Service with `externalTrafficPolicy: Local` in the shared pool, whose probes only nodes with its endpoints answer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_core::node::{NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeHold, NodeTraffic};
 use headgate_test_kubernetes::{Fault, RequestFilter};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::guard::GUARD;
@@ -38,164 +36,131 @@ fn shared_pool(nodes: usize) -> Value {
     document
 }
 
-struct Scene {
-    cluster: TestCluster,
-    reads: watch::Receiver<Arc<TrafficByNode>>,
+/// Three nodes in these load balancers, and the Service `default/web` with endpoints on these of them.
+async fn with_endpoints(load_balancers: &[Value], serving: &[usize]) -> TestCluster {
+    let mut cluster = TestCluster::without_leader(3, load_balancers).await;
+    cluster.world.guard = GUARD.clone();
+    let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer",
+        "externalTrafficPolicy": "Local", "healthCheckNodePort": PORT, "ports": [{"port": 443}]}});
+    let services = Api::<Service>::namespaced(cluster.world.client.clone(), "default");
+    let service = serde_json::from_value(service).unwrap();
+    services.create(&PostParams::default(), &service).await.unwrap();
+    for number in serving {
+        serve(&cluster, *number, true).await;
+    }
+    cluster.lead(ENFORCE).await;
+    cluster
 }
 
-impl Scene {
-    /// Three nodes, and the Service `default/web` with endpoints on these.
-    async fn new(serving: &[usize]) -> Self {
-        Self::with(&[shared_pool(3)], serving).await
-    }
-
-    /// The same with these load balancers.
-    async fn with(load_balancers: &[Value], serving: &[usize]) -> Self {
-        let mut cluster = TestCluster::without_leader(3, load_balancers).await;
-        cluster.world.guard = GUARD.clone();
-        let sender = watch::Sender::new(Arc::default());
-        let reads = sender.subscribe();
-        cluster.world.traffic = Some(sender);
-        let mut scene = Self { cluster, reads };
-        let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer",
-            "externalTrafficPolicy": "Local", "healthCheckNodePort": PORT, "ports": [{"port": 443}]}});
-        let services = Api::<Service>::namespaced(scene.cluster.world.client.clone(), "default");
-        let service = serde_json::from_value(service).unwrap();
-        services.create(&PostParams::default(), &service).await.unwrap();
-        for number in serving {
-            scene.serve(*number, true).await;
-        }
-        scene.cluster.lead(ENFORCE).await;
-        scene
-    }
-
-    fn slices(&self) -> Api<EndpointSlice> {
-        Api::namespaced(self.cluster.world.client.clone(), "default")
-    }
-
-    /// Adds a slice with an endpoint on this node, ready or only terminating.
-    async fn serve(&self, number: usize, ready: bool) {
-        let conditions = json!({"ready": ready, "serving": true, "terminating": !ready});
-        let slice = json!({"metadata": {"name": format!("web-{number}"), "labels": {"kubernetes.io/service-name": "web"}},
-            "addressType": "IPv4", "endpoints": [{"addresses": [format!("10.244.{number}.9")],
-                "nodeName": format!("node-{number}"), "conditions": conditions}]});
-        let _ = self
-            .slices()
-            .delete(&format!("web-{number}"), &DeleteParams::default())
-            .await;
-        let slice = serde_json::from_value(slice).unwrap();
-        self.slices().create(&PostParams::default(), &slice).await.unwrap();
-    }
-
-    fn read(&self, node: &str) -> Option<NodeTraffic> {
-        self.reads.borrow().get(node).cloned()
-    }
+/// Adds a slice with an endpoint on this node, ready or only terminating.
+async fn serve(cluster: &TestCluster, number: usize, ready: bool) {
+    let (name, slices) = (
+        format!("web-{number}"),
+        Api::<EndpointSlice>::namespaced(cluster.world.client.clone(), "default"),
+    );
+    let conditions = json!({"ready": ready, "serving": true, "terminating": !ready});
+    let slice = json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": [format!("10.244.{number}.9")],
+            "nodeName": format!("node-{number}"), "conditions": conditions}]});
+    let _ = slices.delete(&name, &DeleteParams::default()).await;
+    let slice = serde_json::from_value(slice).unwrap();
+    slices.create(&PostParams::default(), &slice).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn last_serving_node_stays_until_another_serves() {
-    let scene = Scene::new(&[1]).await;
-    scene.cluster.taint(1, &[DISRUPTED]);
-    scene.cluster.taint(2, &[DISRUPTED]);
-    scene.cluster.until_down(&["node-2"]).await;
+    let cluster = with_endpoints(&[shared_pool(3)], &[1]).await;
+    cluster.taint(1, &[DISRUPTED]);
+    cluster.taint(2, &[DISRUPTED]);
+    cluster.until_down(&["node-2"]).await;
     // A replacement boots, or a PodDisruptionBudget blocks the eviction.
     sleep(Duration::from_hours(1)).await;
-    scene.cluster.until_down(&["node-2"]).await;
-    let notes = scene.cluster.notes(HELD_BACK, "node-1").await;
+    cluster.until_down(&["node-2"]).await;
+    let notes = cluster.notes(HELD_BACK, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
         notes[0].contains("default/web") && notes[0].contains(DISRUPTED),
         "{notes:?}"
     );
-    assert_eq!(
-        scene.cluster.metric("headgate_pool_held_back", &["kubernetes"]),
-        Some(1.0)
-    );
-    let Some(NodeTraffic::HeldBack { detail }) = scene.read("node-1") else {
-        panic!("{:?}", scene.read("node-1"));
+    assert_eq!(cluster.metric("headgate_pool_held_back", &["kubernetes"]), Some(1.0));
+    let Some(NodeTraffic::HeldBack { detail }) = cluster.read("node-1") else {
+        panic!("{:?}", cluster.read("node-1"));
     };
     assert!(detail.contains("default/web"), "{detail}");
     // The hold that is recorded for `why` turns no answer: agents answer 503 as before.
-    let api = Api::<Node>::all(scene.cluster.world.client.clone());
-    let annotations = api
-        .get("node-1")
-        .await
-        .unwrap()
-        .metadata
-        .annotations
-        .unwrap_or_default();
-    let hold =
-        headgate_core::node::NodeHold::from_annotations(&annotations, "00000000-0000-4000-8000-000000000001").unwrap();
+    let api = Api::<Node>::all(cluster.world.client.clone());
+    let annotations = api.get("node-1").await.unwrap().metadata.annotations.unwrap();
+    let hold = NodeHold::from_annotations(&annotations, "00000000-0000-4000-8000-000000000001").unwrap();
     assert!(!hold.probes_headgate && hold.reason.contains("default/web"), "{hold:?}");
 
     // An endpoint that only terminates does not answer probes.
-    scene.serve(3, false).await;
+    serve(&cluster, 3, false).await;
     sleep(60 * SECOND).await;
-    scene.cluster.until_down(&["node-2"]).await;
-    scene.serve(3, true).await;
-    let took = scene.cluster.until_down(&["node-1", "node-2"]).await;
+    cluster.until_down(&["node-2"]).await;
+    serve(&cluster, 3, true).await;
+    let took = cluster.until_down(&["node-1", "node-2"]).await;
     assert!(took <= 2 * SECOND, "{took:?}");
-    scene.cluster.taint(1, &[]);
-    scene.cluster.taint(2, &[]);
-    scene.cluster.settle(&[]).await;
+    cluster.taint(1, &[]);
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn down_event_waits_for_the_load_balancer_that_keeps_the_node() {
     let internal = load_balancer("kubernetes-internal", &[("kubernetes", entries(1..=3, false))]);
-    let scene = Scene::with(&[shared_pool(3), internal], &[1]).await;
-    scene.cluster.taint(1, &[DISRUPTED]);
+    let cluster = with_endpoints(&[shared_pool(3), internal], &[1]).await;
+    cluster.taint(1, &[DISRUPTED]);
     sleep(60 * SECOND).await;
-    let down = scene.cluster.down();
+    let down = cluster.down();
     assert_eq!(down["kubernetes-internal/kubernetes"], ["node-1".to_owned()].into());
     assert!(down["kubernetes/kubernetes"].is_empty());
-    assert!(scene.cluster.notes(DOWN, "node-1").await.is_empty());
-    scene.serve(3, true).await;
-    scene.cluster.settle(&["node-1"]).await;
-    let notes = scene.cluster.notes(DOWN, "node-1").await;
+    assert!(cluster.notes(DOWN, "node-1").await.is_empty());
+    serve(&cluster, 3, true).await;
+    cluster.settle(&["node-1"]).await;
+    let notes = cluster.notes(DOWN, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
         notes[0].contains("kubernetes-internal/kubernetes, kubernetes/kubernetes"),
         "{notes:?}"
     );
-    scene.cluster.taint(1, &[]);
-    scene.cluster.settle(&[]).await;
-    assert_eq!(scene.cluster.notes(NONE, "node-1").await.len(), 1);
+    cluster.taint(1, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(cluster.notes(NONE, "node-1").await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn node_whose_endpoints_end_is_released_and_terminal_signals_do_not_wait() {
-    let scene = Scene::new(&[1]).await;
-    scene.cluster.taint(1, &[DISRUPTED]);
+    let cluster = with_endpoints(&[shared_pool(3)], &[1]).await;
+    cluster.taint(1, &[DISRUPTED]);
     sleep(30 * SECOND).await;
-    scene.cluster.until_down(&[]).await;
+    cluster.until_down(&[]).await;
     // The last endpoint terminates, so probes fail by themselves.
-    scene.serve(1, false).await;
-    let took = scene.cluster.until_down(&["node-1"]).await;
+    serve(&cluster, 1, false).await;
+    let took = cluster.until_down(&["node-1"]).await;
     assert!(took <= 2 * SECOND, "{took:?}");
 
-    let scene = Scene::new(&[1]).await;
-    scene.cluster.taint(1, &[DISRUPTED]);
+    let cluster = with_endpoints(&[shared_pool(3)], &[1]).await;
+    cluster.taint(1, &[DISRUPTED]);
     sleep(30 * SECOND).await;
-    scene.cluster.until_down(&[]).await;
-    scene.cluster.taint(1, &[DISRUPTED, OUT_OF_SERVICE]);
-    let took = scene.cluster.until_down(&["node-1"]).await;
+    cluster.until_down(&[]).await;
+    cluster.taint(1, &[DISRUPTED, OUT_OF_SERVICE]);
+    let took = cluster.until_down(&["node-1"]).await;
     assert!(took <= 2 * SECOND, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_keeps_the_node_in_service() {
-    let mut scene = Scene::new(&[1, 2]).await;
-    scene.cluster.taint(1, &[DISRUPTED]);
-    scene.cluster.until_down(&["node-1"]).await;
-    scene.cluster.taint(2, &[DISRUPTED]);
+    let mut cluster = with_endpoints(&[shared_pool(3)], &[1, 2]).await;
+    cluster.taint(1, &[DISRUPTED]);
+    cluster.until_down(&["node-1"]).await;
+    cluster.taint(2, &[DISRUPTED]);
     sleep(60 * SECOND).await;
-    scene.cluster.until_down(&["node-1"]).await;
+    cluster.until_down(&["node-1"]).await;
     for _ in 0..3 {
-        scene.cluster.kill();
-        scene.cluster.lead(ENFORCE).await;
+        cluster.kill();
+        cluster.lead(ENFORCE).await;
         sleep(120 * SECOND).await;
-        scene.cluster.until_down(&["node-1"]).await;
+        cluster.until_down(&["node-1"]).await;
     }
 }
 
@@ -203,9 +168,6 @@ async fn a_new_leader_keeps_the_node_in_service() {
 async fn without_services_nothing_revocable_leaves_such_a_pool() {
     let mut cluster = TestCluster::without_leader(3, &[shared_pool(3)]).await;
     cluster.world.guard = GUARD.clone();
-    let sender = watch::Sender::new(Arc::default());
-    let reads = sender.subscribe();
-    cluster.world.traffic = Some(sender);
     cluster.start_leader(ENFORCE).await;
     let is_refused: RequestFilter =
         |request| request.path.contains("/services") || request.path.contains("/endpointslices");
@@ -222,7 +184,7 @@ async fn without_services_nothing_revocable_leaves_such_a_pool() {
         notes[0].contains("Services and EndpointSlices are not listed"),
         "{notes:?}"
     );
-    let read = reads.borrow().get("node-1").cloned();
+    let read = cluster.read("node-1");
     let is_said = |detail: &str| detail.contains("Services and EndpointSlices are not listed");
     assert!(
         matches!(&read, Some(NodeTraffic::InService { detail }) if is_said(detail)),

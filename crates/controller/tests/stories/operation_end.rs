@@ -41,9 +41,7 @@ async fn the_lease_is_held_until_the_end_of_an_operation_is_known() {
     ] {
         let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
         cluster.lead(ENFORCE).await;
-        cluster
-            .world
-            .control("PUT", "settings", &json!({"operationDelay": "20s"}));
+        cluster.world.configure(&json!({"operationDelay": "20s"}));
         cluster.fault(method, path, Some(100), &fault);
         cluster.taint(2, &[DRAINING]);
         cluster

@@ -1,7 +1,6 @@
 //! What the leader knows of each Node with a signal from its last reads: what a maintenance waits for.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_controller::admin_state::{AdminStateMode, Policy};
@@ -11,42 +10,22 @@ use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::rows::cluster::{TestCluster, entry};
-use super::world::{ENFORCE, SECOND, entries, load_balancer, two_load_balancers};
+use super::rows::cluster::TestCluster;
+use super::world::{ENFORCE, SECOND, arm_error, entries, load_balancer, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
 
-struct Scene {
-    cluster: TestCluster,
-    reads: watch::Receiver<Arc<TrafficByNode>>,
-}
-
-impl Scene {
-    async fn new(mut cluster: TestCluster, policy: Policy) -> Self {
-        let sender = watch::Sender::new(Arc::default());
-        let reads = sender.subscribe();
-        cluster.world.traffic = Some(sender);
-        cluster.lead(policy).await;
-        Self { cluster, reads }
-    }
-
-    fn read(&self, node: &str) -> Option<NodeTraffic> {
-        self.reads.borrow().get(node).cloned()
-    }
-
-    /// Waits until the read of a node is as expected.
-    async fn until(&self, node: &str, expected: impl Fn(&NodeTraffic) -> bool) -> NodeTraffic {
-        let deadline = Instant::now() + Duration::from_mins(3);
-        loop {
-            match self.read(node) {
-                Some(read) if expected(&read) => return read,
-                read => assert!(Instant::now() < deadline, "{node}: {read:?}"),
-            }
-            sleep(SECOND / 10).await;
+/// Waits until the read of the first node is as expected.
+async fn until(cluster: &TestCluster, expected: impl Fn(&NodeTraffic) -> bool) -> NodeTraffic {
+    let deadline = Instant::now() + Duration::from_mins(3);
+    loop {
+        match cluster.read("node-1") {
+            Some(read) if expected(&read) => return read,
+            read => assert!(Instant::now() < deadline, "{read:?}"),
         }
+        sleep(SECOND / 10).await;
     }
 }
 
@@ -56,11 +35,15 @@ fn is_out(read: &NodeTraffic) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
-    let scene = Scene::new(TestCluster::without_leader(3, &two_load_balancers(3)).await, ENFORCE).await;
-    assert_eq!(**scene.reads.borrow(), TrafficByNode::new(), "no node has a signal");
-    scene.cluster.taint(1, &[MAINTENANCE]);
-    let read = scene.until("node-1", is_out).await;
-    let down = scene.cluster.down();
+    let cluster = TestCluster::new(3).await;
+    assert_eq!(
+        **cluster.world.traffic.borrow(),
+        TrafficByNode::new(),
+        "no node has a signal"
+    );
+    cluster.taint(1, &[MAINTENANCE]);
+    let read = until(&cluster, is_out).await;
+    let down = cluster.down();
     assert!(
         down.len() == 3 && down.values().all(|names| names.contains("node-1")),
         "{down:?}"
@@ -71,19 +54,16 @@ async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
     assert_eq!(since.subsec_nanosecond(), 0);
     // It stays the same while nothing changes.
     sleep(60 * SECOND).await;
-    assert_eq!(scene.read("node-1"), Some(NodeTraffic::Out { since: Some(since) }));
-    assert_eq!(scene.reads.borrow().len(), 1);
+    assert_eq!(cluster.read("node-1"), Some(NodeTraffic::Out { since: Some(since) }));
+    assert_eq!(cluster.world.traffic.borrow().len(), 1);
 
     // Another writer puts the node back into service.
-    let mut reads = scene.reads.clone();
-    scene
-        .cluster
-        .foreign("kubernetes", "kubernetes", |pool| {
-            entry(pool, "node-1")["properties"]["adminState"] = json!("None");
-        })
+    let mut reads = cluster.world.traffic.subscribe();
+    cluster
+        .foreign_state("kubernetes", "kubernetes", "node-1", "None")
         .await;
     let lost = reads.wait_for(|reads| matches!(reads.get("node-1"), Some(NodeTraffic::InService { .. })));
-    let lost = tokio::time::timeout(60 * SECOND, lost)
+    let lost = timeout(60 * SECOND, lost)
         .await
         .unwrap()
         .unwrap()
@@ -91,27 +71,27 @@ async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
         .cloned();
     let detail = "in service in kubernetes/kubernetes".to_owned();
     assert_eq!(lost, Some(NodeTraffic::InService { detail }));
-    let NodeTraffic::Out { since: Some(again) } = scene.until("node-1", is_out).await else {
+    let NodeTraffic::Out { since: Some(again) } = until(&cluster, is_out).await else {
         unreachable!()
     };
     assert!(again >= since);
 
-    scene.cluster.taint(1, &[]);
-    scene.cluster.settle(&[]).await;
-    assert_eq!(scene.read("node-1"), None, "without a signal nothing is known");
+    cluster.taint(1, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(cluster.read("node-1"), None, "without a signal nothing is known");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_has_the_time_from_the_ledger() {
-    let mut scene = Scene::new(TestCluster::without_leader(3, &two_load_balancers(3)).await, ENFORCE).await;
-    scene.cluster.taint(1, &[MAINTENANCE]);
-    let first = scene.until("node-1", is_out).await;
+    let mut cluster = TestCluster::new(3).await;
+    cluster.taint(1, &[MAINTENANCE]);
+    let first = until(&cluster, is_out).await;
     sleep(30 * SECOND).await;
-    scene.cluster.stop().await;
-    assert_eq!(scene.read("node-1"), None, "what another term read says nothing");
+    cluster.stop().await;
+    assert_eq!(cluster.read("node-1"), None, "what another term read says nothing");
     sleep(30 * SECOND).await;
-    scene.cluster.lead(ENFORCE).await;
-    let NodeTraffic::Out { since: Some(since) } = scene.until("node-1", is_out).await else {
+    cluster.lead(ENFORCE).await;
+    let NodeTraffic::Out { since: Some(since) } = until(&cluster, is_out).await else {
         unreachable!()
     };
     let NodeTraffic::Out { since: Some(before) } = first else {
@@ -123,7 +103,7 @@ async fn a_new_leader_has_the_time_from_the_ledger() {
 #[tokio::test(start_paused = true)]
 async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     let pools = [load_balancer("other", &[("kubernetes", entries([1, 2], false))])];
-    let cluster = TestCluster::without_leader(2, &pools).await;
+    let mut cluster = TestCluster::without_leader(2, &pools).await;
     let services = Api::<Service>::namespaced(cluster.world.client.clone(), "default");
     let service = |class: Option<&str>| {
         let service = json!({"metadata": {"name": "web"},
@@ -133,13 +113,17 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     };
     let params = PostParams::default();
     services.create(&params, &service(None)).await.unwrap();
-    let mut scene = Scene::new(cluster, ENFORCE).await;
-    scene.cluster.taint(1, &[MAINTENANCE]);
+    cluster.lead(ENFORCE).await;
+    cluster.taint(1, &[MAINTENANCE]);
     // Most likely `azure.clusterName` is wrong, and the load balancer sends on.
     let is_unknown = |read: &NodeTraffic| matches!(read, NodeTraffic::Unknown(Unproved::NoLoadBalancer));
-    scene.until("node-1", is_unknown).await;
+    until(&cluster, is_unknown).await;
     sleep(10 * 60 * SECOND).await;
-    assert!(is_unknown(&scene.read("node-1").unwrap()), "{:?}", scene.read("node-1"));
+    assert!(
+        is_unknown(&cluster.read("node-1").unwrap()),
+        "{:?}",
+        cluster.read("node-1")
+    );
     // One that waits for its load balancer has none, and another controller's Service needs none of cloud-controller-manager.
     let mut waiting = service(None);
     (waiting.metadata.name, waiting.status) = (Some("waiting".to_owned()), None);
@@ -150,15 +134,13 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
         .await
         .unwrap();
     let is_out = |read: &NodeTraffic| *read == NodeTraffic::Out { since: None };
-    scene.until("node-1", is_out).await;
+    until(&cluster, is_out).await;
     // The next leader lists first, which takes 10 s here.
-    scene.cluster.stop().await;
-    scene.cluster.start_leader(ENFORCE).await;
+    cluster.stop().await;
+    cluster.start_leader(ENFORCE).await;
     let is_slow = |request: &RecordedRequest| request.path.ends_with("/endpointslices");
-    scene.cluster.line.set_for(Fault::Slow(5 * SECOND), is_slow);
-    scene
-        .until("node-1", |read| matches!(read, NodeTraffic::Unknown(_)))
-        .await;
+    cluster.line.set_for(Fault::Slow(5 * SECOND), is_slow);
+    until(&cluster, |read| matches!(read, NodeTraffic::Unknown(_))).await;
     let began = Instant::now();
     let is_known = |read: &NodeTraffic| {
         !matches!(
@@ -166,62 +148,45 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
             NodeTraffic::Unknown(Unproved::NotPlanned | Unproved::NotListed(_))
         )
     };
-    assert!(is_out(&scene.until("node-1", is_known).await));
+    assert!(is_out(&until(&cluster, is_known).await));
     assert!(began.elapsed() < 12 * SECOND, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn lists_that_fail_make_it_unknown_until_they_succeed() {
-    let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, ENFORCE).await;
-    scene.cluster.taint(1, &[MAINTENANCE]);
-    scene.until("node-1", is_out).await;
-    let refused =
-        json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "no read"}}}});
-    scene.cluster.fault("GET", "/loadBalancers$", None, &refused);
-    let read = scene
-        .until("node-1", |read| matches!(read, NodeTraffic::Unknown(_)))
-        .await;
+    let cluster = TestCluster::new(2).await;
+    cluster.taint(1, &[MAINTENANCE]);
+    until(&cluster, is_out).await;
+    cluster.fault("GET", "/loadBalancers$", None, &arm_error(403, "AuthorizationFailed"));
+    let read = until(&cluster, |read| matches!(read, NodeTraffic::Unknown(_))).await;
     let NodeTraffic::Unknown(reason) = read else {
         unreachable!()
     };
     let reason = reason.to_string();
     assert!(reason.starts_with("load balancers are not listed: "), "{reason}");
-    scene.cluster.clear_faults();
-    scene.until("node-1", is_out).await;
+    cluster.clear_faults();
+    until(&cluster, is_out).await;
 }
 
-/// Such as the page of a proxy: it says nothing about the load balancer, nor about the machine of an interface.
+/// One that is not ARM's, such as the page of a proxy, says nothing about the load balancer, nor about the machine of an interface; and ARM's
+/// replicas may lag: one answers that a load balancer is missing which the last list shows.
 #[tokio::test(start_paused = true)]
-async fn a_404_that_is_not_arms_proves_nothing() {
-    let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, ENFORCE).await;
+async fn a_404_proves_nothing_that_the_list_disproves() {
     let page = json!({"answer": {"status": 404, "text": "404 page not found"}});
-    scene.cluster.fault("GET", "/loadBalancers/[^/]*$", None, &page);
-    scene.cluster.taint(1, &[MAINTENANCE]);
-    for _ in 0..600 {
-        let read = scene.read("node-1");
-        assert!(!matches!(read, Some(NodeTraffic::Out { .. })), "{read:?}");
-        sleep(SECOND / 10).await;
+    for (missing, is_down) in [(page, false), (arm_error(404, "ResourceNotFound"), true)] {
+        let cluster = TestCluster::new(2).await;
+        sleep(5 * SECOND).await;
+        cluster.fault("GET", "/loadBalancers/[^/]*$", None, &missing);
+        cluster.taint(1, &[MAINTENANCE]);
+        for _ in 0..600 {
+            let read = cluster.read("node-1");
+            assert!(!matches!(read, Some(NodeTraffic::Out { .. })), "{missing}: {read:?}");
+            sleep(SECOND / 10).await;
+        }
+        assert!(is_down || cluster.down().values().all(BTreeSet::is_empty), "{missing}");
+        cluster.clear_faults();
+        until(&cluster, is_out).await;
     }
-    assert!(scene.cluster.down().values().all(BTreeSet::is_empty));
-    scene.cluster.clear_faults();
-    scene.until("node-1", is_out).await;
-}
-
-/// ARM's replicas may lag: one answers that a load balancer is missing which the last list shows.
-#[tokio::test(start_paused = true)]
-async fn a_404_of_arms_does_not_prove_what_the_list_disproves() {
-    let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, ENFORCE).await;
-    sleep(5 * SECOND).await;
-    let missing = json!({"answer": {"status": 404, "body": {"error": {"code": "ResourceNotFound", "message": "m"}}}});
-    scene.cluster.fault("GET", "/loadBalancers/[^/]*$", None, &missing);
-    scene.cluster.taint(1, &[MAINTENANCE]);
-    for _ in 0..600 {
-        let read = scene.read("node-1");
-        assert!(!matches!(read, Some(NodeTraffic::Out { .. })), "{read:?}");
-        sleep(SECOND / 10).await;
-    }
-    scene.cluster.clear_faults();
-    scene.until("node-1", is_out).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,14 +196,15 @@ async fn modes_that_set_nothing_down_say_so() {
         (AdminStateMode::Disabled, "adminState.mode is Disabled"),
     ] {
         let policy = Policy { mode, ..ENFORCE };
-        let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, policy).await;
-        scene.cluster.taint(1, &[MAINTENANCE]);
+        let mut cluster = TestCluster::without_leader(2, &two_load_balancers(2)).await;
+        cluster.lead(policy).await;
+        cluster.taint(1, &[MAINTENANCE]);
         let says = |read: &NodeTraffic| match read {
             NodeTraffic::InService { detail } => detail.ends_with(expected),
             NodeTraffic::Unknown(why) => why.to_string() == expected,
             _ => false,
         };
-        scene.until("node-1", says).await;
-        assert!(scene.cluster.down().values().all(BTreeSet::is_empty), "{mode:?}");
+        until(&cluster, says).await;
+        assert!(cluster.down().values().all(BTreeSet::is_empty), "{mode:?}");
     }
 }

@@ -113,7 +113,7 @@ pub(crate) struct World {
     /// The size up to which they keep the text of a load balancer for a write.
     pub(crate) max_kept_bytes: Option<usize>,
     /// Where leaders publish what their reads show of each Node with a signal.
-    pub(crate) traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
+    pub(crate) traffic: watch::Sender<Arc<TrafficByNode>>,
     /// The fault points of processes, by the names under which they send requests to ARM.
     pub(crate) points: Mutex<BTreeMap<String, ProcessPoints>>,
 }
@@ -176,6 +176,19 @@ pub(crate) fn address(node: usize, v6: bool) -> String {
 /// A load balancer with these pools, each with a rule and a probe.
 pub(crate) fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
     probed_load_balancer(GROUP, name, pools)
+}
+
+/// A load balancer with one IPv4 pool of a number of nodes.
+pub(crate) fn one_pool(nodes: usize) -> [Value; 1] {
+    [load_balancer(
+        "kubernetes",
+        &[("kubernetes", entries(1..=nodes, false))],
+    )]
+}
+
+/// The fault that ARM answers with this error.
+pub(crate) fn arm_error(status: u16, code: &str) -> Value {
+    json!({"answer": {"status": status, "body": {"error": {"code": code, "message": "m"}}}})
 }
 
 /// Pool entries with the addresses of these nodes.
@@ -261,7 +274,7 @@ impl World {
             guard: SHIPPED_GUARD.clone(),
             max_streamed_bytes: None,
             max_kept_bytes: None,
-            traffic: None,
+            traffic: watch::Sender::default(),
             points: Mutex::default(),
         }
     }
@@ -350,6 +363,11 @@ impl World {
 
     pub(crate) fn control(&self, method: &str, path: &str, body: &Value) -> Value {
         self.emulator.send_control(method, path, body).unwrap()
+    }
+
+    /// Changes settings of the emulator.
+    pub(crate) fn configure(&self, settings: &Value) {
+        self.control("PUT", "settings", settings);
     }
 
     /// A request of another client to ARM; fails unless it succeeds.

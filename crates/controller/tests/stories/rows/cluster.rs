@@ -8,6 +8,7 @@ use std::time::Duration;
 use headgate_azure_emulator::{Settings, entries_of, pools_in};
 use headgate_controller::admin_state::{Policy, RestoreOutcome};
 use headgate_controller::restore::{RestoreRequest, RestoreRequestError, run_restore};
+use headgate_core::node::NodeTraffic;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
@@ -67,6 +68,14 @@ impl TestCluster {
     /// A number of nodes, these resources, and a leader.
     pub(crate) async fn with(nodes: usize, resources: &[Value]) -> Self {
         let mut cluster = Self::without_leader(nodes, resources).await;
+        cluster.lead(ENFORCE).await;
+        cluster
+    }
+
+    /// The same in a world that differs from the usual one.
+    pub(crate) async fn configured(nodes: usize, resources: &[Value], change: impl FnOnce(&mut World)) -> Self {
+        let mut cluster = Self::without_leader(nodes, resources).await;
+        change(&mut cluster.world);
         cluster.lead(ENFORCE).await;
         cluster
     }
@@ -146,6 +155,11 @@ impl TestCluster {
     /// Aborts the leader as SIGKILL does; it releases nothing.
     pub(crate) fn kill(&mut self) {
         self.leader.take().unwrap().kill();
+    }
+
+    /// What the leader knows of a Node with a signal.
+    pub(crate) fn read(&self, node: &str) -> Option<NodeTraffic> {
+        self.world.traffic.borrow().get(node).cloned()
     }
 
     /// Changes a Node at once, without a request.
@@ -269,6 +283,18 @@ impl TestCluster {
         let mut document = self.world.other("GET", &path, &Value::Null).await;
         change(&mut document);
         self.world.other("PUT", &path, &document).await;
+    }
+
+    /// Another client sets the admin state of an entry.
+    pub(crate) async fn foreign_state(&self, load_balancer: &str, pool: &str, name: &str, state: &str) {
+        let set = |pool: &mut Value| entry(pool, name)["properties"]["adminState"] = json!(state);
+        self.foreign(load_balancer, pool, set).await;
+    }
+
+    /// Another client changes a pool of the load balancer `kubernetes`, but none of its entries.
+    pub(crate) async fn change_pool(&self, pool: &str) {
+        let change = |pool: &mut Value| pool["properties"]["drainPeriodInSeconds"] = json!(60);
+        self.foreign("kubernetes", pool, change).await;
     }
 
     /// The value of one of the leader's metrics, by its name and parts of its labels.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::super::marker::marker;
-use super::super::world::{ENFORCE, GROUP, entries, load_balancer};
+use super::super::world::{ENFORCE, GROUP, arm_error, entries, load_balancer};
 use super::cluster::{DOWN, DRAINING, FAILED, ROLE_MISSING, SECOND, TestCluster};
 
 fn pool() -> String {
@@ -131,8 +131,7 @@ async fn unreadable_interface_delays_no_other_node_and_is_reported() {
     resources.push(interface(&lone_interface(1), Some(&machine(1))));
     resources.push(interface(&lone_interface(2), Some(&machine(2))));
     let mut cluster = TestCluster::without_leader(3, &resources).await;
-    let forbidden =
-        json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "m"}}}});
+    let forbidden = arm_error(403, "AuthorizationFailed");
     // No entry but the node's would serve.
     cluster.world.guard = GuardSettings::DISABLED;
     cluster.fault("GET", "node-1-nic", None, &forbidden);
@@ -353,8 +352,7 @@ async fn restore_waits_for_slow_interface_lookups() {
 /// `None` for a fault that lasts: it is reported, and what is `Down` is not called restored.
 #[tokio::test(start_paused = true)]
 async fn restore_leaves_no_entry_unmentioned_whose_interface_cannot_be_read() {
-    let forbidden =
-        json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "m"}}}});
+    let forbidden = arm_error(403, "AuthorizationFailed");
     let unavailable = json!({"answer": {"status": 503}});
     for (fault, times) in [(&forbidden, None), (&unavailable, None), (&unavailable, Some(4))] {
         let cluster = stopped_with_a_down().await;
@@ -385,10 +383,8 @@ async fn machine_without_a_node_is_left_alone() {
     resources.push(interface(&lone_interface(1), Some(&machine(1))));
     resources.push(interface(&lone_interface(8), Some(&machine(8))));
     resources.push(interface(&lone_interface(9), None));
-    let mut cluster = TestCluster::without_leader(3, &resources).await;
     // No entry but the node's would serve.
-    cluster.world.guard = GuardSettings::DISABLED;
-    cluster.lead(ENFORCE).await;
+    let cluster = TestCluster::configured(3, &resources, |world| world.guard = GuardSettings::DISABLED).await;
     cluster.taint(1, &[DRAINING]);
     cluster
         .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)

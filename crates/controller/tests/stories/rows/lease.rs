@@ -9,8 +9,8 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{ENFORCE, dual_stack, entries, load_balancer};
-use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster, entry};
+use super::super::world::{ENFORCE, dual_stack, entries, load_balancer, one_pool};
+use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
 
 const NAME: &str = "aks-managed-resource-locker";
 
@@ -44,16 +44,11 @@ pub(crate) fn holder(cluster: &TestCluster) -> String {
 }
 
 /// Three nodes in one pool.
-async fn one_pool() -> TestCluster {
-    let pool = ("kubernetes", entries(1..=3, false));
-    TestCluster::with(3, &[load_balancer("kubernetes", &[pool])]).await
-}
-
 /// Nothing can be read or written without one.
 #[tokio::test(start_paused = true)]
 async fn lease_is_not_acquired_without_a_token() {
     for action in [json!({"stall": "5m"}), json!({"answer": {"status": 400}})] {
-        let cluster = one_pool().await;
+        let cluster = TestCluster::with(3, &one_pool(3)).await;
         cluster.fault("POST", "/token$", None, &action);
         // The present one is valid for an hour.
         sleep(3700 * SECOND).await;
@@ -77,9 +72,10 @@ async fn read_that_stalls_keeps_the_lease_no_longer_than_it_admits_a_write() {
         ("/backendAddressPools/kubernetes$", Some(0)),
     ] {
         let pool = ("kubernetes", entries(1..=3, false));
-        let mut cluster = TestCluster::without_leader(3, &[load_balancer("kubernetes", &[pool])]).await;
-        cluster.world.max_kept_bytes = max_kept_bytes;
-        cluster.lead(ENFORCE).await;
+        let mut cluster = TestCluster::configured(3, &[load_balancer("kubernetes", &[pool])], |world| {
+            world.max_kept_bytes = max_kept_bytes
+        })
+        .await;
         cluster.fault("GET", path, None, &json!({"stall": "5m"}));
         cluster.taint(2, &[DRAINING]);
         let (mut held, mut longest, mut free) = (0, 0, 0);
@@ -102,9 +98,7 @@ async fn read_that_stalls_keeps_the_lease_no_longer_than_it_admits_a_write() {
 /// As where a load balancer is so large that each pool is read alone.
 #[tokio::test(start_paused = true)]
 async fn pool_whose_read_outlasts_the_hold_delays_no_other_pool_for_long() {
-    let mut cluster = TestCluster::without_leader(3, &[dual_stack(3)]).await;
-    cluster.world.max_kept_bytes = Some(0);
-    cluster.lead(ENFORCE).await;
+    let cluster = TestCluster::configured(3, &[dual_stack(3)], |world| world.max_kept_bytes = Some(0)).await;
     for slow in ["kubernetes", "kubernetes-IPv6"] {
         let path = format!("/backendAddressPools/{slow}$");
         cluster.fault("GET", &path, None, &json!({"stall": "5m"}));
@@ -126,7 +120,7 @@ async fn pool_whose_read_outlasts_the_hold_delays_no_other_pool_for_long() {
 
 #[tokio::test(start_paused = true)]
 async fn lease_is_kept_while_a_write_may_arrive_that_a_change_of_the_configuration_ended() {
-    let cluster = one_pool().await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     cluster.fault("PUT", "", Some(1), &json!({"stall": "5m"}));
     cluster.taint(2, &[DRAINING]);
     cluster.until("sent", |cluster| cluster.puts().len() == 1).await;
@@ -172,9 +166,7 @@ async fn reset_under_the_lease_is_repaired_within_a_second_of_its_release() {
         sleep(3 * SECOND).await;
         acquire(&cluster, "cloud-controller-manager").await;
         cluster
-            .foreign("kubernetes", "kubernetes", |pool| {
-                entry(pool, "node-2")["properties"]["adminState"] = json!("None");
-            })
+            .foreign_state("kubernetes", "kubernetes", "node-2", "None")
             .await;
         sleep(SECOND).await;
         release(&cluster.fake);
@@ -199,7 +191,7 @@ async fn signal_that_ends_while_waiting_for_the_lease_causes_no_write() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_write_is_not_sent_after_the_lease_is_lost() {
-    let cluster = one_pool().await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     // The client retries after 0.8 s or so.
     cluster.fault("PUT", "", Some(1), &json!({"answer": {"status": 503}}));
     cluster.taint(2, &[DRAINING]);
@@ -222,7 +214,7 @@ async fn waiting_write_is_not_sent_after_the_lease_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn no_write_begins_at_the_end_of_a_handover() {
     for (millis, puts) in [(500, 1), (1_200, 0)] {
-        let mut cluster = one_pool().await;
+        let mut cluster = TestCluster::with(3, &one_pool(3)).await;
         acquire(&cluster, "cloud-controller-manager").await;
         cluster.taint(2, &[DRAINING]);
         sleep(5 * SECOND).await;
@@ -244,11 +236,9 @@ async fn no_write_begins_at_the_end_of_a_handover() {
 /// The write has no answer, and its retry comes too late for the handover.
 #[tokio::test(start_paused = true)]
 async fn the_lease_of_a_write_without_an_answer_is_left_to_the_next_leader() {
-    let mut cluster = one_pool().await;
+    let mut cluster = TestCluster::with(3, &one_pool(3)).await;
     acquire(&cluster, "cloud-controller-manager").await;
-    cluster
-        .world
-        .control("PUT", "settings", &json!({"operationDelay": "20s"}));
+    cluster.world.configure(&json!({"operationDelay": "20s"}));
     cluster.fault("PUT", "", Some(1), &json!({"cut": "after"}));
     cluster.taint(2, &[DRAINING]);
     sleep(5 * SECOND).await;
@@ -269,7 +259,7 @@ async fn the_lease_of_a_write_without_an_answer_is_left_to_the_next_leader() {
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_not_released_while_a_write_is_on_its_way() {
     for (stall, left) in [("1500ms", ""), ("1m", "headgate")] {
-        let mut cluster = one_pool().await;
+        let mut cluster = TestCluster::with(3, &one_pool(3)).await;
         cluster.fault("PUT", "", Some(1), &json!({"stall": stall}));
         cluster.taint(2, &[DRAINING]);
         cluster

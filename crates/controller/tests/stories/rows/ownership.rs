@@ -2,11 +2,10 @@
 
 use headgate_controller::admin_state::Policy;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use serde_json::json;
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, entries, load_balancer};
-use super::cluster::{DRAINING, NONE, SECOND, TestCluster, entry};
+use super::super::world::{ENFORCE, one_pool};
+use super::cluster::{DRAINING, NONE, SECOND, TestCluster};
 
 const OBSERVE: Policy = Policy {
     mode: AdminStateMode::Observe,
@@ -18,13 +17,8 @@ const OFF: Policy = Policy {
 };
 
 async fn foreign_state(cluster: &TestCluster, name: &str, word: &str) {
-    let set = |pool: &mut serde_json::Value| entry(pool, name)["properties"]["adminState"] = json!(word);
-    cluster.foreign("kubernetes", "kubernetes", set).await;
+    cluster.foreign_state("kubernetes", "kubernetes", name, word).await;
     sleep(5 * SECOND).await;
-}
-
-fn one_pool() -> Vec<serde_json::Value> {
-    vec![load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])]
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,7 +33,7 @@ async fn services_without_a_node_out_of_service_see_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn foreign_down_is_kept() {
-    let cluster = TestCluster::with(3, &one_pool()).await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     foreign_state(&cluster, "node-1", "Down").await;
     // A signal comes and goes, on its Node and on another one.
     cluster.taint(1, &[DRAINING]);
@@ -56,7 +50,7 @@ async fn foreign_down_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn mode_observe_writes_nothing() {
-    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
     foreign_state(&cluster, "node-1", "Down").await;
     cluster
         .lead(Policy {
@@ -90,7 +84,7 @@ async fn mode_observe_writes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn mode_off_restores_and_stops_requests() {
     for by_azure_json in [false, true] {
-        let mut cluster = TestCluster::with(3, &one_pool()).await;
+        let mut cluster = TestCluster::with(3, &one_pool(3)).await;
         foreign_state(&cluster, "node-1", "Down").await;
         cluster.taint(2, &[DRAINING]);
         cluster.settle(&["node-1", "node-2"]).await;
@@ -111,7 +105,7 @@ async fn mode_off_restores_and_stops_requests() {
 
 #[tokio::test(start_paused = true)]
 async fn handover_leaves_no_partial_write() {
-    let mut cluster = TestCluster::with(3, &one_pool()).await;
+    let mut cluster = TestCluster::with(3, &one_pool(3)).await;
     cluster.taint(2, &[DRAINING]);
     cluster.until("sent", |cluster| cluster.puts().len() == 1).await;
     cluster.stop().await;

@@ -1,10 +1,9 @@
 //! "Stale state": a Node that is created again under the same name inherits nothing.
 
-use serde_json::json;
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, entries, load_balancer};
-use super::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, SECOND, TestCluster, entry};
+use super::super::world::{ENFORCE, one_pool};
+use super::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, SECOND, TestCluster};
 
 #[tokio::test(start_paused = true)]
 async fn recreated_node_does_not_inherit_down() {
@@ -51,11 +50,7 @@ async fn recreated_node_does_not_inherit_down_of_a_dead_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn down_from_a_stale_write_is_restored() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     cluster.taint(2, &[DRAINING]);
     cluster.settle(&["node-2"]).await;
     cluster.taint(2, &[]);
@@ -63,18 +58,14 @@ async fn down_from_a_stale_write_is_restored() {
     sleep(60 * SECOND).await;
     // Another writer writes the pool as it read it two minutes ago.
     cluster
-        .foreign("kubernetes", "kubernetes", |pool| {
-            entry(pool, "node-2")["properties"]["adminState"] = json!("Down");
-        })
+        .foreign_state("kubernetes", "kubernetes", "node-2", "Down")
         .await;
     let took = cluster.until_down(&[]).await;
     assert!(took < 20 * SECOND, "{took:?}");
     // After five minutes a `Down` counts as foreign.
     sleep(400 * SECOND).await;
     cluster
-        .foreign("kubernetes", "kubernetes", |pool| {
-            entry(pool, "node-2")["properties"]["adminState"] = json!("Down");
-        })
+        .foreign_state("kubernetes", "kubernetes", "node-2", "Down")
         .await;
     sleep(400 * SECOND).await;
     cluster.until_down(&["node-2"]).await;

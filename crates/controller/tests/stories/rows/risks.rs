@@ -6,7 +6,7 @@ use headgate_azure::{RateLimit, RateLimits};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, dual_stack, entries, load_balancer, two_load_balancers};
+use super::super::world::{ENFORCE, dual_stack, entries, load_balancer, one_pool, two_load_balancers};
 use super::cluster::{DOWN, FAILED, OUT_OF_SERVICE, ROLE_MISSING, SECOND, TestCluster, between, entry};
 
 fn throttled(seconds: u64) -> Value {
@@ -15,7 +15,7 @@ fn throttled(seconds: u64) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn throttled_writes_are_retried_to_the_second_and_reported_once() {
-    let cluster = TestCluster::with(3, &one_pool()).await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     cluster.fault("PUT", "", Some(1), &throttled(90));
     cluster.taint(2, &[OUT_OF_SERVICE]);
     cluster.until("throttled", |cluster| cluster.puts().len() == 1).await;
@@ -36,17 +36,13 @@ async fn throttled_writes_are_retried_to_the_second_and_reported_once() {
     }
 }
 
-fn one_pool() -> [Value; 1] {
-    [load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])]
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_arm_puts_off_for_minutes_waits_without_the_lease_and_is_reported() {
     for (method, path) in [
         ("GET", "/loadBalancers/kubernetes$"),
         ("PUT", "/backendAddressPools/kubernetes$"),
     ] {
-        let cluster = TestCluster::with(3, &one_pool()).await;
+        let cluster = TestCluster::with(3, &one_pool(3)).await;
         let refusal = json!({"answer": {"status": 503, "retryAfter": 100}});
         cluster.fault(method, path, Some(1), &refusal);
         cluster.taint(2, &[OUT_OF_SERVICE]);
@@ -62,7 +58,7 @@ async fn what_arm_puts_off_for_minutes_waits_without_the_lease_and_is_reported()
 /// Nothing can be written after such a read.
 #[tokio::test(start_paused = true)]
 async fn read_that_outlasts_a_hold_of_the_lease_is_reported() {
-    let cluster = TestCluster::with(3, &one_pool()).await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     cluster.fault("GET", "/loadBalancers/kubernetes$", None, &json!({"stall": "40s"}));
     cluster.taint(2, &[OUT_OF_SERVICE]);
     sleep(180 * SECOND).await;
@@ -133,11 +129,7 @@ async fn nothing_is_written_without_a_change() {
     sleep(600 * SECOND).await;
     cluster.stop().await;
     cluster.lead(ENFORCE).await;
-    cluster
-        .foreign("kubernetes", "kubernetes", |pool| {
-            pool["properties"]["drainPeriodInSeconds"] = json!(60);
-        })
-        .await;
+    cluster.change_pool("kubernetes").await;
     sleep(60 * SECOND).await;
     assert_eq!(cluster.puts().len(), 3 + 1);
     let reads = cluster.sent("GET", "").len();
@@ -151,11 +143,7 @@ async fn nothing_is_written_without_a_change() {
 
 #[tokio::test(start_paused = true)]
 async fn overtaken_write_is_repeated_at_once_from_a_fresh_read() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     let drain = json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}});
     cluster.fault("PUT", "/kubernetes$", Some(1), &drain);
     cluster.taint(2, &[OUT_OF_SERVICE]);
@@ -178,11 +166,7 @@ async fn overtaken_write_is_repeated_at_once_from_a_fresh_read() {
 
 #[tokio::test(start_paused = true)]
 async fn stale_read_never_overwrites_a_foreign_write() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     sleep(200 * SECOND).await;
     // Minutes after the last list: a new member, a changed property, a foreign admin state.
     cluster
@@ -251,9 +235,8 @@ async fn pool_that_arm_fails_to_read_or_to_write_delays_no_other_pool_for_long()
         // Of a large load balancer each pool is read alone.
         ("GET", &failed, Some(0), "500"),
     ] {
-        let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
-        cluster.world.max_kept_bytes = max_kept_bytes;
-        cluster.lead(ENFORCE).await;
+        let cluster =
+            TestCluster::configured(3, &two_load_balancers(3), |world| world.max_kept_bytes = max_kept_bytes).await;
         cluster.taint(1, &[OUT_OF_SERVICE]);
         cluster.settle(&["node-1"]).await;
         let pool = "/loadBalancers/kubernetes/backendAddressPools/kubernetes$";
@@ -286,11 +269,7 @@ async fn pool_that_arm_fails_to_read_or_to_write_delays_no_other_pool_for_long()
             assert!((12..16).contains(&in_an_hour), "{in_an_hour}");
             // Another version may be accepted.
             cluster.clear_faults();
-            cluster
-                .foreign("kubernetes", "kubernetes-IPv6", |pool| {
-                    pool["properties"]["drainPeriodInSeconds"] = json!(60);
-                })
-                .await;
+            cluster.change_pool("kubernetes-IPv6").await;
             let took = cluster.until_down(&["node-2"]).await;
             assert!(took < 20 * SECOND, "{took:?}");
         }
@@ -390,11 +369,7 @@ async fn slow_operation_delays_no_other_load_balancer_that_is_due_later() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_right_is_reported_once_and_retried_slowly() {
-    let cluster = TestCluster::with(
-        3,
-        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
-    )
-    .await;
+    let cluster = TestCluster::with(3, &one_pool(3)).await;
     let forbidden = json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed",
         "message": "The client does not have authorization to perform action 'Microsoft.Network/loadBalancers/backendAddressPools/write'"}}}});
     cluster.fault("PUT", "", None, &forbidden);
