@@ -74,7 +74,7 @@ async fn taint_and_untaint(documents: Vec<Value>, indexes: &[usize], is_out: boo
     assert!(cluster.notes(FAILED, "node-2").await.is_empty());
     sleep(400 * SECOND).await;
     assert_eq!(arm.puts().len(), 2);
-    assert_eq!(cluster.world.ledger().await["entries"], json!([]));
+    assert_eq!(cluster.ledger().await["entries"], json!([]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -313,5 +313,5 @@ async fn full_ledger_is_reported_and_shrinks_as_entries_expire() {
     let took = cluster.until_down(&["node-2"]).await;
     assert!(took <= 80 * SECOND, "{took:?}");
     cluster.settle(&["node-2"]).await;
-    assert!(cluster.world.ledger().await.to_string().len() < 1000);
+    assert!(cluster.ledger().await.to_string().len() < 1000);
 }

@@ -59,6 +59,6 @@ async fn replaced_machine_with_the_same_address_follows_the_name_until_the_old_n
     claim(&cluster, 2, &[1]);
     sleep(30 * SECOND).await;
     cluster.until_down(&["node-1"]).await;
-    cluster.world.remove_node(1).await;
+    cluster.remove_node(1).await;
     cluster.settle(&[]).await;
 }

@@ -62,10 +62,6 @@ impl Pair {
         self.world.control("POST", "faults", &rule);
     }
 
-    fn clear_faults(&self) {
-        self.world.control("DELETE", "faults", &Value::Null);
-    }
-
     /// The name of the controller whose term is valid.
     fn leader(&self) -> Option<&'static str> {
         let is_leading = |leader: &Leader| leader.terms.borrow().as_ref().is_some_and(|term| term.permit().is_ok());
@@ -199,7 +195,7 @@ async fn leader_without_a_successor_keeps_its_term_and_recovers() {
     // Work that needs no ARM goes on: the Nodes are watched.
     pair.taint(3, &[DRAINING]);
     sleep(SECOND).await;
-    pair.clear_faults();
+    pair.world.clear_faults();
     sleep(40 * SECOND).await;
     let down = pair.world.down("kubernetes", "kubernetes");
     assert!(down.contains("node-2") && down.contains("node-3"), "{down:?}");
@@ -219,7 +215,7 @@ async fn outage_for_all_ends_at_most_one_term_in_ten_minutes() {
     pair.stays_with("b", 9 * MINUTE).await;
     // After ten minutes `a` may have become able to work.
     pair.until_led_by("a", 3 * MINUTE).await;
-    pair.clear_faults();
+    pair.world.clear_faults();
     sleep(30 * SECOND).await;
     assert!(pair.world.down("kubernetes", "kubernetes").contains("node-2"));
 }
@@ -255,7 +251,7 @@ async fn rest_and_the_mode_off_are_no_failure() {
         pair.fault("a", &json!({"cut": "before"}));
         if mode == AdminStateMode::Enforce {
             sleep(3 * MINUTE).await;
-            pair.clear_faults();
+            pair.world.clear_faults();
         }
         pair.stays_with("a", 30 * MINUTE).await;
         let since = pair.metric("a", "headgate_admin_state_lists_failing_since_timestamp_seconds");

@@ -266,7 +266,7 @@ async fn next_leader_renews_the_hold_while_arm_does_not_answer() {
     cluster.kill();
     let rule = json!({"match": {"method": "GET", "path": "/loadBalancers$", "caller": "headgate"},
         "action": {"answer": {"status": 500}}});
-    cluster.world.control("POST", "faults", &rule);
+    cluster.control("POST", "faults", &rule);
     cluster.lead(ENFORCE).await;
     sleep(20 * 60 * SECOND).await;
     assert_eq!(healthy(&cluster, 1).await, [1].into());
@@ -393,7 +393,7 @@ async fn wrong_configuration_ends_no_hold() {
     sleep(5 * SECOND).await;
     // Another `azure.clusterName`, and another resource group: the other two nodes stay `Down`, so the held one must serve.
     for wrong in [scope("rg", &["wrong"]), scope("other", &["kubernetes"])] {
-        cluster.world.reconfigure(Some(wrong));
+        cluster.reconfigure(Some(wrong));
         for _ in 0..30 {
             sleep(20 * SECOND).await;
             assert_eq!(healthy(&cluster, 3).await, [1].into());
@@ -404,7 +404,7 @@ async fn wrong_configuration_ends_no_hold() {
     cluster.taint(1, &[]);
     sleep(700 * SECOND).await;
     assert_eq!(annotation(&cluster, 1).await, None);
-    cluster.world.reconfigure(None);
+    cluster.reconfigure(None);
     sleep(60 * SECOND).await;
     assert!(is_settled(&cluster));
     assert_eq!(healthy(&cluster, 3).await, [1].into());

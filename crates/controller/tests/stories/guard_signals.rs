@@ -181,9 +181,9 @@ async fn hold_beside_no_down_outlasts_lists_that_lack_its_load_balancer() {
     assert_eq!(agents.run(&cluster, 60 * SECOND, 3 * SECOND).await, [1].into());
     assert!(cluster.puts().is_empty(), "no ledger entry names the load balancers");
     // Another resource group, whose list has none of them.
-    cluster.world.reconfigure(Some(scope("other", &["kubernetes"])));
+    cluster.reconfigure(Some(scope("other", &["kubernetes"])));
     assert_eq!(agents.run(&cluster, 600 * SECOND, Duration::ZERO).await, [1].into());
-    cluster.world.reconfigure(None);
+    cluster.reconfigure(None);
     assert_eq!(agents.run(&cluster, 60 * SECOND, Duration::ZERO).await, [1].into());
     // One list, of those that are due every five minutes.
     cluster.fault("GET", "/loadBalancers$", Some(1), &arm_error(404, "ResourceNotFound"));

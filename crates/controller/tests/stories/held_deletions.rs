@@ -86,7 +86,7 @@ async fn scale_down(cluster: &TestCluster) -> (Duration, bool) {
 /// Slows ARM down: three pools, two of them in one load balancer, take two operations one after the other.
 fn slow_arm(cluster: &TestCluster) {
     let settings = json!({"operationDelay": "8s"});
-    cluster.world.configure(&settings);
+    cluster.configure(&settings);
 }
 
 #[tokio::test(start_paused = true)]

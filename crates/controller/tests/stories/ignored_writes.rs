@@ -62,7 +62,7 @@ async fn other_pools_are_written_beside_an_ignored_one() {
 #[tokio::test(start_paused = true)]
 async fn late_read_back_is_not_an_ignored_write() {
     let mut cluster = TestCluster::without_leader(3, &one_pool(3)).await;
-    let old = cluster.world.get(&id_of("kubernetes")).await.to_string();
+    let old = cluster.get(&id_of("kubernetes")).await.to_string();
     let stale_reads = Arc::new(AtomicU32::new(0));
     let left = Arc::clone(&stale_reads);
     cluster.world.intercept = Some(Arc::new(move |request| {
@@ -98,7 +98,7 @@ async fn reads_that_lag_lead_to_no_other_write() {
         let pools = [("kubernetes", entries(1..=3, false)), ("local", entries(1..=3, false))];
         let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
         let settings = json!({"readLag": "2s", "operationDelay": operation, "deviations": deviations});
-        cluster.world.configure(&settings);
+        cluster.configure(&settings);
         for (keys, down) in [(&[DRAINING][..], &["node-2"][..]), (&[], &[])] {
             let before = cluster.puts().len();
             cluster.taint(2, keys);
@@ -118,7 +118,7 @@ async fn reads_that_lag_lead_to_no_other_write() {
 #[tokio::test(start_paused = true)]
 async fn reads_that_lag_another_writer_cost_two_refused_writes() {
     let cluster = TestCluster::with(3, &one_pool(3)).await;
-    cluster.world.configure(&json!({"readLag": "2s"}));
+    cluster.configure(&json!({"readLag": "2s"}));
     cluster.change_pool("kubernetes").await;
     let before = cluster.puts().len();
     cluster.taint(2, &[DRAINING]);
@@ -172,7 +172,7 @@ async fn writes_refused_because_of_another_operation_do_not_follow_at_once() {
     let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
     let deviations = json!(["poolsStaySucceeded", "loadBalancersStaySucceeded", "secondWriteRefused"]);
     let settings = json!({"operationDelay": "5s", "deviations": deviations});
-    cluster.world.configure(&settings);
+    cluster.configure(&settings);
     cluster.change_pool("kubernetes").await;
     let before = cluster.puts().len();
     cluster.taint(2, &[DRAINING]);
@@ -195,7 +195,7 @@ async fn ignored_writes_that_reads_show_for_a_moment_are_repeated_after_minutes_
         let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
         let deviations = json!(["poolsStaySucceeded", "loadBalancersStaySucceeded", "secondWriteRefused"]);
         let settings = json!({"readLag": "2s", "operationDelay": "1s", "deviations": deviations});
-        cluster.world.configure(&settings);
+        cluster.configure(&settings);
         let lost = json!({"operation": "succeed", "effect": "lost"});
         cluster.fault("PUT", "/loadBalancers/kubernetes/", None, &lost);
         cluster.taint(2, &[DRAINING]);

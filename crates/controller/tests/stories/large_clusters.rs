@@ -49,7 +49,7 @@ async fn pool_of_a_load_balancer_that_is_too_large_to_keep_is_read_before_its_wr
     assert_eq!(cluster.world.down("kubernetes", "kubernetes").len(), 1);
     assert_eq!((cluster.sent("GET", POOL).len(), cluster.puts().len()), (1, 1));
     let path = pool_path("kubernetes", "kubernetes");
-    let written = cluster.world.get(&path).await;
+    let written = cluster.get(&path).await;
     assert_eq!(written["futurePool"], "pool", "the PUT has every field");
     let address = &written["properties"]["loadBalancerBackendAddresses"][0];
     assert_eq!(address["futureAddress"], json!({"deep": [null, 1.5]}));
@@ -100,8 +100,8 @@ async fn lists_of_many_entries_wait_for_signals_but_not_for_another_writer() {
     sleep(SECOND).await;
     assert_eq!(lists() - before, 2);
     cluster.taint(3, &[DRAINING]);
-    assert!(cluster.world.take_arm_lease().await);
-    cluster.world.release_arm_lease().await;
+    assert!(cluster.take_arm_lease().await);
+    cluster.release_arm_lease().await;
     sleep(3 * SECOND / 10).await;
     assert_eq!(lists() - before, 3, "another writer was there");
 }
@@ -163,26 +163,23 @@ async fn load_balancer_is_assembled_from_single_pools_if_their_list_is_too_large
     assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
     assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
     let path = pool_path("kubernetes", "a");
-    assert_eq!(
-        cluster.world.get(&path).await["futurePool"].as_str().unwrap().len(),
-        90_000
-    );
+    assert_eq!(cluster.get(&path).await["futurePool"].as_str().unwrap().len(), 90_000);
     // An hour of resyncs later nothing is lost or written again, and no ledger entry has ended.
     sleep(3600 * SECOND).await;
     assert_eq!(cluster.puts().len(), 2);
-    assert_eq!(cluster.world.ledger().await["pools"].as_array().unwrap().len(), 2);
+    assert_eq!(cluster.ledger().await["pools"].as_array().unwrap().len(), 2);
     // While no instance leads, the rule of one pool goes, and so does the signal. Only the ledger names this pool.
     cluster.kill();
-    let mut document = cluster.world.get(&id_of("kubernetes")).await;
+    let mut document = cluster.get(&id_of("kubernetes")).await;
     let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
     rules.retain(|rule| rule["name"] != "b-rule");
-    cluster.world.other("PUT", &id_of("kubernetes"), &document).await;
+    cluster.other("PUT", &id_of("kubernetes"), &document).await;
     cluster.taint(2, &[]);
     cluster.lead(ENFORCE).await;
     sleep(20 * SECOND).await;
     assert_eq!(pools_with_node_2_down(&cluster), Vec::<String>::new());
     sleep(700 * SECOND).await;
-    assert_eq!(cluster.world.ledger().await["entries"], json!([]));
+    assert_eq!(cluster.ledger().await["entries"], json!([]));
     // `status` and `restore` read the same parts.
     cluster.taint(2, &[DRAINING]);
     sleep(10 * SECOND).await;
@@ -209,7 +206,7 @@ async fn changes_of_other_writers_survive_in_an_assembled_load_balancer() {
     sleep(60 * SECOND).await;
     assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
     for name in ["a", "b"] {
-        let pool = cluster.world.get(&pool_path("kubernetes", name)).await;
+        let pool = cluster.get(&pool_path("kubernetes", name)).await;
         assert_eq!(pool["round"], json!(4));
     }
 }

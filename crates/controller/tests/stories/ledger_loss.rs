@@ -53,10 +53,10 @@ async fn ledger_does_not_have_the_name_label_of_the_installed_objects() {
 #[tokio::test(start_paused = true)]
 async fn deleted_ledger_is_written_again_by_a_live_leader() {
     let cluster = TestCluster::with_node_2_down().await;
-    let before = cluster.world.ledger().await;
+    let before = cluster.ledger().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     sleep(VERIFIED * SECOND).await;
-    let after = cluster.world.ledger().await;
+    let after = cluster.ledger().await;
     assert_eq!(
         (entries_of(&after), &after["version"]),
         (entries_of(&before), &json!(1))
@@ -80,38 +80,38 @@ async fn ledger_from_a_backup_is_replaced_by_a_live_leader() {
     let backup = ledger_text(&cluster);
     cluster.taint(3, &[DRAINING]);
     cluster.settle(&["node-2", "node-3"]).await;
-    let written = cluster.world.ledger().await;
+    let written = cluster.ledger().await;
     set_ledger_text(&cluster, &backup);
     sleep(VERIFIED * SECOND).await;
-    assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&written));
+    assert_eq!(entries_of(&cluster.ledger().await), entries_of(&written));
     // Edited by hand, without a higher generation.
-    let mut edited = cluster.world.ledger().await;
+    let mut edited = cluster.ledger().await;
     edited["entries"] = json!([]);
     set_ledger_text(&cluster, &edited.to_string());
     sleep(VERIFIED * SECOND).await;
-    assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&written));
+    assert_eq!(entries_of(&cluster.ledger().await), entries_of(&written));
     // A text that is no ledger, too.
     set_ledger_text(&cluster, "{");
     sleep(VERIFIED * SECOND).await;
-    assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&written));
+    assert_eq!(entries_of(&cluster.ledger().await), entries_of(&written));
     assert_next_leader_restores(cluster).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn ledger_beside_which_something_else_has_changed_is_not_written_again() {
     let cluster = TestCluster::with_node_2_down().await;
-    let written = cluster.world.ledger().await;
+    let written = cluster.ledger().await;
     let label = |object: &mut Value| object["metadata"]["labels"]["team"] = json!("edge");
     cluster.fake.change::<ConfigMap>("kube-system", LEDGER, label);
     sleep(VERIFIED * SECOND).await;
-    assert_eq!(cluster.world.ledger().await, written);
+    assert_eq!(cluster.ledger().await, written);
 }
 
 #[tokio::test(start_paused = true)]
 async fn deletion_just_before_a_change_of_the_configuration_loses_nothing() {
     let cluster = TestCluster::with_node_2_down().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
-    cluster.world.reconfigure(None);
+    cluster.reconfigure(None);
     sleep(VERIFIED * SECOND).await;
     assert_next_leader_restores(cluster).await;
 }
@@ -120,10 +120,10 @@ async fn deletion_just_before_a_change_of_the_configuration_loses_nothing() {
 #[tokio::test(start_paused = true)]
 async fn deletion_just_before_a_handover_loses_nothing() {
     let mut cluster = TestCluster::with_node_2_down().await;
-    let before = cluster.world.ledger().await;
+    let before = cluster.ledger().await;
     cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
     cluster.stop().await;
-    assert_eq!(entries_of(&cluster.world.ledger().await), entries_of(&before));
+    assert_eq!(entries_of(&cluster.ledger().await), entries_of(&before));
     cluster.taint(2, &[]);
     cluster.lead(ENFORCE).await;
     cluster.settle(&[]).await;
@@ -144,7 +144,7 @@ async fn mode_off_accepts_the_deletion() {
     sleep(VERIFIED * SECOND).await;
     cluster.clear_faults();
     sleep(600 * SECOND).await;
-    assert_eq!(cluster.world.ledger().await, Value::Null);
+    assert_eq!(cluster.ledger().await, Value::Null);
     cluster.until_down(&["node-2"]).await;
 }
 

@@ -31,7 +31,7 @@ async fn correct_the_name(cluster: &mut TestCluster) {
 
 /// The number of ledger entries.
 async fn ledger_entries(cluster: &TestCluster) -> usize {
-    match cluster.world.ledger().await {
+    match cluster.ledger().await {
         Value::Null => 0,
         ledger => serde_json::from_value::<Ledger>(ledger).unwrap().entries().count(),
     }
@@ -173,16 +173,16 @@ async fn deleted_load_balancer_and_deleted_pool_are_proof() {
     cluster.settle(&["node-2"]).await;
     assert_eq!(ledger_entries(&cluster).await, 2);
     let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes-internal");
-    cluster.world.other("DELETE", &path, &Value::Null).await;
+    cluster.other("DELETE", &path, &Value::Null).await;
     sleep(60 * SECOND).await;
     assert_eq!(ledger_entries(&cluster).await, 2, "the tail of `restored`");
     sleep(EIGHT_MINUTES * SECOND).await;
     assert_eq!(ledger_entries(&cluster).await, 1);
     let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes");
-    let mut document = cluster.world.get(&path).await;
+    let mut document = cluster.get(&path).await;
     document["properties"]["backendAddressPools"] = json!([]);
     document["properties"]["loadBalancingRules"] = json!([]);
-    cluster.world.other("PUT", &path, &document).await;
+    cluster.other("PUT", &path, &document).await;
     sleep(EIGHT_MINUTES * SECOND).await;
     assert_eq!(ledger_entries(&cluster).await, 0);
 }
@@ -190,7 +190,7 @@ async fn deleted_load_balancer_and_deleted_pool_are_proof() {
 #[tokio::test(start_paused = true)]
 async fn what_a_deleted_node_leaves_in_a_pool_is_forgotten_once_it_is_not_down() {
     let cluster = TestCluster::with_node_2_down().await;
-    cluster.world.remove_node(2).await;
+    cluster.remove_node(2).await;
     sleep(EIGHT_MINUTES * SECOND).await;
     assert_eq!(ledger_entries(&cluster).await, 3, "the entries are Down");
     for (load_balancer, pool) in [
@@ -218,7 +218,6 @@ async fn restore_gives_back_in_load_balancers_that_are_not_configured() {
 async fn restore_after_lists_of_before(lists: u32, then: Option<Value>) -> (TestCluster, RestoreOutcome) {
     let mut cluster = TestCluster::new(3).await;
     let list = cluster
-        .world
         .get(&format!("{GROUP}/providers/Microsoft.Network/loadBalancers"))
         .await;
     cluster.taint(2, &[DRAINING]);
@@ -245,7 +244,7 @@ async fn restore_forgets_nothing_without_a_second_list() {
     let (cluster, outcome) = restore_after_lists_of_before(1, Some(json!({"answer": {"status": 500}}))).await;
     let counts = (outcome.restored.len(), outcome.not_restored.len());
     assert_eq!((counts, ledger_entries(&cluster).await), ((0, 3), 3), "{outcome:?}");
-    assert!(!cluster.world.ledger().await.to_string().contains("restored"));
+    assert!(!cluster.ledger().await.to_string().contains("restored"));
     cluster.clear_faults();
     let outcome = cluster.restore().await;
     assert!(outcome.not_restored.is_empty(), "{outcome:?}");
@@ -260,7 +259,7 @@ async fn restore_does_not_take_what_a_node_leaves_in_the_pools_for_restored() {
     cluster.fault("PUT", "", None, &json!({"answer": {"status": 500}}));
     let deletion = async {
         cluster.until("a PUT", |cluster| cluster.puts().len() > before).await;
-        cluster.world.remove_node(2).await;
+        cluster.remove_node(2).await;
     };
     let (outcome, ()) = tokio::join!(cluster.restore(), deletion);
     assert!(outcome.restored.is_empty(), "{outcome:?}");

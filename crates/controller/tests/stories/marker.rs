@@ -80,7 +80,7 @@ async fn a_transition_costs_two_writes_and_an_end_one() {
     sleep(60 * SECOND).await;
     assert!((1..=3).all(|node| marker(&cluster, node).is_null() && status_writes(&cluster, node) == 0));
     // Each pool takes a second, so the missing pools change meanwhile.
-    cluster.world.configure(&json!({"operationDelay": "1s"}));
+    cluster.configure(&json!({"operationDelay": "1s"}));
     cluster.taint(2, &[DRAINING]);
     until_shown(&cluster, 2, "False", "NotDown").await;
     let message = marker(&cluster, 2)["message"].to_string();
@@ -175,18 +175,18 @@ async fn after_a_foreign_write_it_is_wrong_for_a_second_or_for_fifteen_without_t
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
     sleep(5 * SECOND).await;
     // A repair takes a while.
-    cluster.world.configure(&json!({"operationDelay": "5s"}));
+    cluster.configure(&json!({"operationDelay": "5s"}));
     undo(&cluster).await;
     let took = until_false(&cluster).await;
     assert!(took <= 15 * SECOND + SECOND / 2, "{took:?}");
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
     sleep(10 * SECOND).await;
 
-    assert!(cluster.world.take_arm_lease().await);
+    assert!(cluster.take_arm_lease().await);
     undo(&cluster).await;
     // The foreign operation ends before its writer releases the Lease.
     sleep(6 * SECOND).await;
-    cluster.world.release_arm_lease().await;
+    cluster.release_arm_lease().await;
     let took = until_false(&cluster).await;
     assert!(took <= SECOND, "{took:?}");
     until_shown(&cluster, 2, "True", "AdminStateDown").await;
@@ -487,8 +487,8 @@ async fn node_without_an_entry_is_out_and_a_recreated_node_is_not() {
     until_shown(&cluster, 3, "True", "AdminStateDown").await;
     let message = marker(&cluster, 3)["message"].to_string();
     assert!(message.contains("without an entry of this node"), "{message}");
-    cluster.world.remove_node(3).await;
-    cluster.world.add_node(3).await;
+    cluster.remove_node(3).await;
+    cluster.add_node(3).await;
     sleep(60 * SECOND).await;
     assert!(marker(&cluster, 3).is_null(), "{:#}", marker(&cluster, 3));
 }

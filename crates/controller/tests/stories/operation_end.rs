@@ -41,7 +41,7 @@ async fn the_lease_is_held_until_the_end_of_an_operation_is_known() {
     ] {
         let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
         cluster.lead(ENFORCE).await;
-        cluster.world.configure(&json!({"operationDelay": "20s"}));
+        cluster.configure(&json!({"operationDelay": "20s"}));
         cluster.fault(method, path, Some(100), &fault);
         cluster.taint(2, &[DRAINING]);
         cluster
@@ -49,12 +49,12 @@ async fn the_lease_is_held_until_the_end_of_an_operation_is_known() {
             .await;
         for _ in 0..15 {
             sleep(SECOND).await;
-            assert!(!cluster.world.take_arm_lease().await, "{method} {path} {fault}");
+            assert!(!cluster.take_arm_lease().await, "{method} {path} {fault}");
         }
         cluster.clear_faults();
         cluster.until("node 2 is Down", is_down).await;
         let mut waited = 0;
-        while !cluster.world.take_arm_lease().await {
+        while !cluster.take_arm_lease().await {
             waited += 1;
             assert!(waited <= 60, "{method} {path} {fault}: the Lease is not released");
             sleep(SECOND).await;

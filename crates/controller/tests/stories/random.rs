@@ -432,7 +432,7 @@ impl RandomRun {
             self.invariants.set_taints(node, &[OUT_OF_SERVICE]);
         }
         sleep(lasts).await;
-        self.world.control("DELETE", "faults", &Value::Null);
+        self.world.clear_faults();
     }
 
     /// The ledger is deleted or replaced by an earlier one while a leader lives, and the leader has time to notice it.
@@ -477,7 +477,7 @@ impl RandomRun {
             "action": {"answer": {"status": status}}});
         self.world.control("POST", "faults", &rule);
         sleep(lasts).await;
-        self.world.control("DELETE", "faults", &Value::Null);
+        self.world.clear_faults();
     }
 
     /// Another writer holds the shared Lease.
@@ -543,7 +543,7 @@ impl RandomRun {
 
     /// Ends all faults and checks the final state.
     async fn end(mut self) {
-        self.world.control("DELETE", "faults", &Value::Null);
+        self.world.clear_faults();
         self.world.reconfigure(None);
         for running in &self.leaders {
             running.line.set(Fault::None);

@@ -8,7 +8,7 @@ use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use hyper::Request;
 use kube::Client;
 use kube::client::Body;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tower::service_fn;
 
@@ -195,7 +195,7 @@ async fn mode_off_gives_back_without_nodes() {
     sleep(7 * MINUTE).await;
     assert!(story.stale_since() > 1.0);
     assert_eq!(story.down(), ["node-1"]);
-    story.world.control("DELETE", "faults", &Value::Null);
+    story.world.clear_faults();
     sleep(MINUTE).await;
     assert_eq!(story.down(), Vec::<String>::new());
 }

@@ -370,6 +370,24 @@ impl World {
         self.control("PUT", "settings", settings);
     }
 
+    /// Makes the emulator answer with a fault from now on, `times` times.
+    pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {
+        let given = |pattern: &str| Some(pattern.to_owned()).filter(|pattern| !pattern.is_empty());
+        let rule = json!({"match": {"method": given(method), "path": given(path)}, "times": times, "action": action});
+        self.control("POST", "faults", &rule);
+    }
+
+    pub(crate) fn clear_faults(&self) {
+        self.control("DELETE", "faults", &Value::Null);
+    }
+
+    /// The notes of a Node's events with this reason.
+    pub(crate) async fn notes(&self, reason: &str, node: &str) -> Vec<String> {
+        let events = self.events().await.into_iter();
+        let about = events.filter(|(known, about, _)| known == reason && about == node);
+        about.map(|(.., note)| note).collect()
+    }
+
     /// A request of another client to ARM; fails unless it succeeds.
     pub(crate) async fn other(&self, method: &str, path: &str, body: &Value) -> Value {
         let answer = self.send(method, path, body, None).await;

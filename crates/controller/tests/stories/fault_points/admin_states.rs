@@ -143,7 +143,7 @@ pub(super) async fn handover(points: FaultPoints) {
         stage.begin_act(1);
         sleep(10 * SECOND).await;
         let rule = json!({"match": {"caller": "headgate/a-"}, "action": {"answer": {"status": 503}}});
-        stage.cluster.world.control("POST", "faults", &rule);
+        stage.cluster.control("POST", "faults", &rule);
         stage.taint(&[2], &[DRAINING]);
         stage.until_down(&["node-2"]).await;
         stage.cluster.clear_faults();
@@ -205,7 +205,7 @@ pub(super) async fn restore(points: FaultPoints) {
         }
         assert!(has_restored, "five times");
         stage.until_down(&[]).await;
-        let ledger = stage.cluster.world.ledger().await.to_string();
+        let ledger = stage.cluster.ledger().await.to_string();
         assert!(
             !ledger.contains("\"intended ") && !ledger.contains("\"down "),
             "{ledger}"

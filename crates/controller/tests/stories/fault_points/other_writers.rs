@@ -120,7 +120,7 @@ async fn add_appliance(world: &World) {
 
 /// The addresses of the pool's members.
 fn addresses(cluster: &LocalCluster) -> BTreeSet<String> {
-    let state = cluster.world.control("GET", "state", &Value::Null);
+    let state = cluster.control("GET", "state", &Value::Null);
     let entries = pools_in(&state).flat_map(entries_of);
     let addresses = entries.filter_map(|entry| entry["properties"]["ipAddress"].as_str());
     addresses.map(str::to_owned).collect()

@@ -1,6 +1,7 @@
 //! A cluster with Local Services, their `EndpointSlices`, load balancers with their pools, and one leader.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
@@ -65,6 +66,16 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// With one load balancer, which has these pools.
+    pub(crate) fn of(pools: &[(&str, Value)]) -> Self {
+        Self {
+            load_balancers: vec![load_balancer("kubernetes", pools)],
+            ..Self::default()
+        }
+    }
+}
+
 /// The settings of an emulator whose operations take this long.
 pub(crate) fn operations_of(operation_delay: Duration) -> Settings {
     Settings {
@@ -83,12 +94,26 @@ pub(crate) fn several_load_balancers() -> LocalPoolsTarget {
     }
 }
 
+/// The cluster is its world, with a leader.
+impl Deref for LocalCluster {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
 impl LocalCluster {
     /// The usual cluster: four nodes, the Service `default/web` with an endpoint on the first, whose pool has it.
     pub(crate) async fn start() -> Self {
-        let cluster = Self::with(Options::default()).await;
+        Self::with_web(Options::default(), &[1]).await
+    }
+
+    /// A cluster with the Service `default/web`, which has endpoints on these nodes.
+    pub(crate) async fn with_web(options: Options, nodes: &[usize]) -> Self {
+        let cluster = Self::with(options).await;
         cluster.add_service("web").await;
-        cluster.set_slice("web", "web-1", &[1]).await;
+        cluster.set_slice("web", "web-1", nodes).await;
         cluster
     }
 
@@ -177,7 +202,7 @@ impl LocalCluster {
 
     /// A pool's document.
     pub(crate) async fn pool(&self, load_balancer: &str, pool: &str) -> Value {
-        self.world.get(&pool_path(load_balancer, pool)).await
+        self.get(&pool_path(load_balancer, pool)).await
     }
 
     /// The addresses of a pool's entries.
@@ -190,10 +215,15 @@ impl LocalCluster {
             .collect()
     }
 
+    /// The names of the entries that are `Down` in the pool of `web`.
+    pub(crate) fn down(&self) -> Vec<String> {
+        self.world.down("kubernetes", "default-web").into_iter().collect()
+    }
+
     /// The number of requests of headgate to a path that ends so.
     pub(crate) fn requests(&self, method: &str, path: &str) -> usize {
         let query = format!("journal?limit=1000&method={method}");
-        let journal = self.world.control("GET", &query, &Value::Null);
+        let journal = self.control("GET", &query, &Value::Null);
         let entries = journal["entries"].as_array().unwrap().iter();
         let requests = entries.filter(|entry| entry["kind"] == "request");
         let own = requests.filter(|entry| is_own(entry));
@@ -203,23 +233,7 @@ impl LocalCluster {
 
     /// The PUTs of headgate to pools.
     pub(crate) fn puts(&self) -> usize {
-        self.world.own_puts().len()
-    }
-
-    pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {
-        let rule = json!({"match": {"method": method, "path": path}, "times": times, "action": action});
-        self.world.control("POST", "faults", &rule);
-    }
-
-    pub(crate) fn clear_faults(&self) {
-        self.world.control("DELETE", "faults", &Value::Null);
-    }
-
-    /// The notes of the events on a Service with this reason.
-    pub(crate) async fn notes(&self, reason: &str, service: &str) -> Vec<String> {
-        let events = self.world.events().await.into_iter();
-        let about = events.filter(|(known, about, _)| known == reason && about == service);
-        about.map(|(.., note)| note).collect()
+        self.own_puts().len()
     }
 
     /// The numbers of events on a Service: updated, retrying, failed.
@@ -251,17 +265,17 @@ impl LocalCluster {
 
     /// Moves the rule of a pool under the shared Lease, whose release makes the leader list the load balancers.
     pub(crate) async fn place_rule(&self, pool: &str, to: &str) {
-        assert!(self.world.take_arm_lease().await);
+        assert!(self.take_arm_lease().await);
         self.move_rule(pool, to).await;
-        self.world.release_arm_lease().await;
+        self.release_arm_lease().await;
     }
 
     /// Moves the rule of a pool to the load balancer of this name, as cloud-controller-manager does; the pools stay.
     pub(crate) async fn move_rule(&self, pool: &str, to: &str) {
         for name in ["kubernetes", "second"] {
-            let mut document = self.world.get(&id_of(name)).await;
+            let mut document = self.get(&id_of(name)).await;
             set_rule(&mut document, pool, name == to);
-            self.world.other("PUT", &id_of(name), &document).await;
+            self.other("PUT", &id_of(name), &document).await;
         }
     }
 

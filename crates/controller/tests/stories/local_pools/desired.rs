@@ -36,12 +36,12 @@ async fn service_on_another_load_balancer_is_updated_where_its_rule_is() {
     cluster.add_service("web").await;
     cluster.set_slice("web", "web-1", &[1]).await;
     cluster.tick().await;
-    assert!(cluster.world.take_arm_lease().await);
+    assert!(cluster.take_arm_lease().await);
     cluster.set_slice("web", "web-1", &[2]).await;
     cluster.tick().await;
     assert_eq!((cluster.metric("queue_depth"), cluster.puts()), (1, 0));
     cluster.move_rule("default-web", "second").await;
-    cluster.world.release_arm_lease().await;
+    cluster.release_arm_lease().await;
     sleep(2 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "an orphan now");
     let moved = cluster.pool("second", "default-web").await;
@@ -57,13 +57,7 @@ async fn update_counts_beside_a_foreign_entry_with_the_address_of_a_node() {
     let mut pool = entries([1], false);
     let foreign = json!({"name": "vm", "properties": {"ipAddress": address(4, false)}});
     pool.as_array_mut().unwrap().push(foreign);
-    let cluster = LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", &[("default-web", pool)])],
-        ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1]).await;
+    let cluster = LocalCluster::with_web(Options::of(&[("default-web", pool)]), &[1]).await;
     cluster.tick().await;
     cluster.set_slice("web", "web-1", &[2]).await;
     cluster.tick().await;
@@ -88,13 +82,11 @@ async fn changes_are_accepted_while_a_request_is_under_way() {
 
 #[tokio::test(start_paused = true)]
 async fn update_counts_although_the_lease_cannot_be_released() {
-    let cluster = LocalCluster::with(Options {
+    let options = Options {
         azure: operations_of(5 * SECOND),
         ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[2]).await;
+    };
+    let cluster = LocalCluster::with_web(options, &[2]).await;
     while cluster.puts() == 0 {
         sleep(SECOND).await;
     }
@@ -120,16 +112,14 @@ async fn pool_without_a_virtual_network_gets_the_clusters() {
     let network = several_load_balancers().virtual_network.unwrap();
     assert_eq!(pool["properties"]["virtualNetwork"]["id"], *network);
     // Without one in azure.json, ARM would reject the pool.
-    let cluster = LocalCluster::with(Options {
+    let options = Options {
         target: LocalPoolsTarget {
             virtual_network: None,
             ..several_load_balancers()
         },
         ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[2]).await;
+    };
+    let cluster = LocalCluster::with_web(options, &[2]).await;
     sleep(3 * INTERVAL).await;
     assert_eq!((cluster.puts(), cluster.events("web").await), (0, [0, 0, 1]));
 }
@@ -147,11 +137,7 @@ fn members(pool: &Value) -> Vec<(String, String)> {
 async fn every_service_gets_its_event_where_one_request_fails_for_several() {
     let pools = ["web", "api", "db"].map(|name| (format!("default-{name}"), entries([1], false)));
     let pools: Vec<_> = pools.iter().map(|(name, list)| (name.as_str(), list.clone())).collect();
-    let cluster = LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", &pools)],
-        ..Options::default()
-    })
-    .await;
+    let cluster = LocalCluster::with(Options::of(&pools)).await;
     for name in ["web", "api", "db"] {
         cluster.add_service(name).await;
         cluster.set_slice(name, &format!("{name}-1"), &[2]).await;
@@ -173,18 +159,16 @@ async fn load_balancers_in_a_resource_group_of_their_own_are_updated() {
     };
     let document = load_balancer("kubernetes", &[("default-web", entries([1], false))]);
     let group: ListScope = scope("lbs", &["kubernetes"]);
-    let cluster = LocalCluster::with(Options {
+    let options = Options {
         load_balancers: vec![elsewhere(&document)],
         scope: Some(group),
         ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[2]).await;
+    };
+    let cluster = LocalCluster::with_web(options, &[2]).await;
     cluster.tick().await;
     let path = pool_path("kubernetes", "default-web").replace("/resourceGroups/rg/", "/resourceGroups/lbs/");
     assert_eq!(
-        members(&cluster.world.get(&path).await),
+        members(&cluster.get(&path).await),
         [("node-2".to_owned(), address(2, false))]
     );
     assert_eq!(cluster.events("web").await, [1, 0, 0]);
@@ -234,7 +218,7 @@ async fn updates_and_admin_states_never_overtake_each_other() {
     assert!(refused.is_empty(), "{refused:?}");
     // None was early, and none came so late that its change was not there before the operation ended: by then a hold of the shared Lease
     // admits no more writes, so that others had their turn of 6 s.
-    let puts = cluster.world.own_puts();
+    let puts = cluster.own_puts();
     let waits = puts
         .windows(2)
         .map(|pair| pair[1].duration_since(pair[0]).unsigned_abs());

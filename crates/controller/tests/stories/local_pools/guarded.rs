@@ -19,17 +19,15 @@ const HELD_BACK: &str = "NodeKeptInService";
 /// A cluster with the Service `default/web`, whose pool has these nodes.
 async fn guarded(members: &[usize], minimum_in_service: IntOrPercent) -> LocalCluster {
     let pool = [("default-web", entries(members.iter().copied(), false))];
-    let cluster = LocalCluster::with(Options {
+    let options = Options {
         load_balancers: vec![load_balancer("kubernetes", &pool)],
         guard: GuardSettings {
             minimum_in_service,
             ..GUARD.clone()
         },
         ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", members).await;
+    };
+    let cluster = LocalCluster::with_web(options, members).await;
     cluster
 }
 
@@ -59,10 +57,6 @@ async fn hold_pools(cluster: &LocalCluster, number: usize) -> Option<Value> {
     Some(hold["pools"].clone())
 }
 
-fn down(cluster: &LocalCluster) -> Vec<String> {
-    cluster.world.down("kubernetes", "default-web").into_iter().collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn node_that_the_guard_holds_back_joins_in_service() {
     let cluster = guarded(&[1], IntOrPercent::Int(1)).await;
@@ -75,7 +69,7 @@ async fn node_that_the_guard_holds_back_joins_in_service() {
         [["node-2"]],
         "never without an entry in service"
     );
-    assert!(cluster.world.ledger().await.is_null(), "nothing was set Down");
+    assert!(cluster.ledger().await.is_null(), "nothing was set Down");
     assert_eq!(
         hold_pools(&cluster, 2).await,
         Some(serde_json::json!(["kubernetes/default-web"]))
@@ -84,7 +78,7 @@ async fn node_that_the_guard_holds_back_joins_in_service() {
     // A node without a signal takes over: the other one becomes `Down` once a read has shown it.
     cluster.set_slice("web", "web-1", &[2, 3]).await;
     cluster.tick().await;
-    assert_eq!(down(&cluster), ["node-2"]);
+    assert_eq!(cluster.down(), ["node-2"]);
     let puts = in_service_of_each_put(&cluster);
     assert_eq!(
         puts[1..],
@@ -116,7 +110,7 @@ async fn members_with_a_signal_join_as_down_except_those_that_the_minimum_needs(
         assert_eq!(cluster.addresses("default-web").await, nodes(members));
         let name = |number: &usize| format!("node-{number}");
         let joined_as_down = members.iter().filter(|number| !in_service.contains(number));
-        assert_eq!(down(&cluster), joined_as_down.map(name).collect::<Vec<_>>());
+        assert_eq!(cluster.down(), joined_as_down.map(name).collect::<Vec<_>>());
         let names: Vec<_> = in_service.iter().map(name).collect();
         assert_eq!(in_service_of_each_put(&cluster), [names], "{members:?}");
         let is_held = hold_pools(&cluster, 2).await.is_some();
@@ -125,7 +119,7 @@ async fn members_with_a_signal_join_as_down_except_those_that_the_minimum_needs(
             cluster.world.taint(*number, &[]).await;
         }
         sleep(10 * SECOND).await;
-        assert_eq!(down(&cluster), [""; 0], "the ledger has them");
+        assert_eq!(cluster.down(), [""; 0], "the ledger has them");
     }
 }
 
@@ -134,12 +128,12 @@ async fn node_joins_in_service_where_the_last_one_without_a_signal_leaves() {
     let cluster = guarded(&[1, 2], IntOrPercent::Int(1)).await;
     taint(&cluster, &[1]).await;
     sleep(5 * SECOND).await;
-    assert_eq!(down(&cluster), ["node-1"]);
+    assert_eq!(cluster.down(), ["node-1"]);
     taint(&cluster, &[3]).await;
     cluster.set_slice("web", "web-1", &[1, 3]).await;
     cluster.tick().await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 3]));
-    assert_eq!(down(&cluster), ["node-1"], "the one that is not Down yet is held back");
+    assert_eq!(cluster.down(), ["node-1"], "the one that is not Down yet is held back");
     assert_eq!(in_service_of_each_put(&cluster), [["node-2"], ["node-3"]]);
 }
 
@@ -152,7 +146,7 @@ async fn entry_comes_back_in_the_put_in_which_the_others_leave() {
     cluster.tick().await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1]));
     assert_eq!(in_service_of_each_put(&cluster), [["node-2"], ["node-1"]]);
-    assert_eq!(down(&cluster), [""; 0]);
+    assert_eq!(cluster.down(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +154,7 @@ async fn signal_and_members_of_one_put_leave_the_minimum() {
     // Both sources meet: the first node gets a signal while the second one, which has none, is about to leave.
     let cluster = guarded(&[1, 2], IntOrPercent::Int(1)).await;
     cluster.tick().await;
-    assert!(cluster.world.take_arm_lease().await);
+    assert!(cluster.take_arm_lease().await);
     taint(&cluster, &[1, 3]).await;
     cluster.set_slice("web", "web-1", &[1, 3]).await;
     cluster.tick().await;
@@ -171,11 +165,11 @@ async fn signal_and_members_of_one_put_leave_the_minimum() {
         Some(1),
         &serde_json::json!({"stall": "1s"}),
     );
-    cluster.world.release_arm_lease().await;
+    cluster.release_arm_lease().await;
     sleep(10 * SECOND).await;
     cluster.tick().await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 3]));
-    assert_eq!(down(&cluster).len(), 1);
+    assert_eq!(cluster.down().len(), 1);
     let puts = in_service_of_each_put(&cluster);
     assert!(puts.iter().all(|in_service| !in_service.is_empty()), "{puts:?}");
 }

@@ -11,20 +11,10 @@ use super::cluster::{INTERVAL, LocalCluster, Options, nodes, operations_of};
 const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
 
-fn down(cluster: &LocalCluster) -> Vec<String> {
-    cluster.world.down("kubernetes", "default-web").into_iter().collect()
-}
-
 /// A member that is removed loses its connections at once; one that is `Down` keeps those that are open.
 #[tokio::test(start_paused = true)]
 async fn member_of_a_node_that_is_being_deleted_is_down_for_minutes_before_it_leaves() {
-    let cluster = LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1, 2], false))])],
-        ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    let cluster = LocalCluster::with_web(Options::of(&[("default-web", entries([1, 2], false))]), &[1, 2]).await;
     cluster.tick().await;
     cluster.fake.change::<Node>("", "node-1", |node| {
         node["metadata"]["finalizers"] = json!(["karpenter.sh/termination"]);
@@ -43,16 +33,14 @@ async fn member_of_a_node_that_is_being_deleted_is_down_for_minutes_before_it_le
 
 /// A signal on the first node and a due update of members meet in one write.
 async fn meeting() -> LocalCluster {
-    let cluster = LocalCluster::with(Options {
+    let options = Options {
         // The node has the only entry.
         guard: GuardSettings::DISABLED,
         ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1]).await;
+    };
+    let cluster = LocalCluster::with_web(options, &[1]).await;
     cluster.tick().await;
-    assert!(cluster.world.take_arm_lease().await);
+    assert!(cluster.take_arm_lease().await);
     cluster.world.taint(1, &[SIGNAL]).await;
     cluster.set_slice("web", "web-1", &[1, 2]).await;
     cluster.tick().await;
@@ -65,11 +53,11 @@ async fn meeting() -> LocalCluster {
 #[tokio::test(start_paused = true)]
 async fn due_members_join_a_write_of_admin_states() {
     let cluster = meeting().await;
-    cluster.world.release_arm_lease().await;
+    cluster.release_arm_lease().await;
     sleep(5 * SECOND).await;
     assert_eq!(cluster.puts(), 1);
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
-    assert_eq!(down(&cluster), ["node-1"]);
+    assert_eq!(cluster.down(), ["node-1"]);
     assert_eq!((cluster.outcomes(), cluster.events("web").await), ((1, 0), [1, 0, 0]));
 }
 
@@ -78,10 +66,10 @@ async fn failed_common_write_is_repeated_at_once_without_the_members() {
     for status in [400, 409, 412] {
         let cluster = meeting().await;
         cluster.fault("PUT", PUT_OF_WEB, Some(1), &json!({"answer": {"status": status}}));
-        cluster.world.release_arm_lease().await;
+        cluster.release_arm_lease().await;
         sleep(5 * SECOND).await;
         assert_eq!(cluster.puts(), 2, "{status}");
-        assert_eq!(down(&cluster), ["node-1"]);
+        assert_eq!(cluster.down(), ["node-1"]);
         assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "{status}");
         sleep(INTERVAL).await;
         if status == 400 {
@@ -96,13 +84,7 @@ async fn failed_common_write_is_repeated_at_once_without_the_members() {
 
 #[tokio::test(start_paused = true)]
 async fn parked_members_join_no_write_and_delay_none() {
-    let cluster = LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1, 2], false))])],
-        ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1, 2, 3]).await;
+    let cluster = LocalCluster::with_web(Options::of(&[("default-web", entries([1, 2], false))]), &[1, 2, 3]).await;
     // ARM's code says that the subscription is not throttled: only this group is parked.
     let busy = json!({"answer": {"code": "RetryableErrorDueToAnotherOperation", "retryAfter": 200}});
     cluster.fault("PUT", PUT_OF_WEB, Some(1), &busy);
@@ -110,7 +92,7 @@ async fn parked_members_join_no_write_and_delay_none() {
     assert_eq!((cluster.metric("parked"), cluster.events("web").await), (1, [0, 1, 0]));
     cluster.world.taint(1, &[SIGNAL]).await;
     sleep(5 * SECOND).await;
-    assert_eq!(down(&cluster), ["node-1"]);
+    assert_eq!(cluster.down(), ["node-1"]);
     assert_eq!(
         cluster.addresses("default-web").await,
         nodes(&[1, 2]),
@@ -118,7 +100,7 @@ async fn parked_members_join_no_write_and_delay_none() {
     );
     sleep(8 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2, 3]));
-    assert_eq!(down(&cluster), ["node-1"]);
+    assert_eq!(cluster.down(), ["node-1"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,13 +109,7 @@ async fn admin_states_that_cannot_be_written_do_not_hold_back_members() {
         ("default-web", entries([1], false)),
         ("default-api", entries([1], false)),
     ];
-    let cluster = LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", &pools)],
-        ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1]).await;
+    let cluster = LocalCluster::with_web(Options::of(&pools), &[1]).await;
     cluster.fault(
         "PUT",
         "/backendAddressPools/default-api$",
@@ -145,7 +121,7 @@ async fn admin_states_that_cannot_be_written_do_not_hold_back_members() {
     cluster.set_slice("web", "web-1", &[1, 2]).await;
     sleep(2 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
-    assert_eq!(down(&cluster), ["node-1"]);
+    assert_eq!(cluster.down(), ["node-1"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use super::super::world::{SECOND, entries, id_of, load_balancer, pool_path};
@@ -123,43 +123,31 @@ async fn operation_of_another_writer_between_two_pools_is_not_superseded() {
     let late = json!({"stall": "3s"});
     let rule = json!({"match": {"method": "GET", "path": "/backendAddressPools/default-b$", "caller": "headgate"},
         "times": 1, "action": late});
-    cluster.world.control("POST", "faults", &rule);
+    cluster.control("POST", "faults", &rule);
     move_to(&cluster, &NAMES, &[2, 3]).await;
     while cluster.requests("GET", "/backendAddressPools/default-a") < 2 {
         sleep(SECOND / 10).await;
     }
     assert_eq!(cluster.puts(), 1);
-    let settings = |delay: &str| {
-        cluster
-            .world
-            .control("PUT", "settings", &json!({"operationDelay": delay}))
-    };
-    settings("20s");
+    cluster.configure(&json!({"operationDelay": "20s"}));
     let path = pool_path("kubernetes", "kubernetes");
-    let mut document = cluster.world.get(&path).await;
+    let mut document = cluster.get(&path).await;
     document["futureField"] = json!(7);
-    let answer = cluster.world.put(&path, &document, None).await;
+    let answer = cluster.put(&path, &document, None).await;
     assert!(answer.status().is_success(), "{answer:?}");
-    settings("2s");
+    cluster.configure(&json!({"operationDelay": "2s"}));
     sleep(15 * SECOND).await;
     assert_eq!(cluster.puts(), 1, "ARM is busy");
     sleep(2 * INTERVAL).await;
     assert_members(&cluster, &NAMES, &[2, 3]).await;
-    assert_eq!(
-        cluster.world.get(&path).await["futureField"],
-        7,
-        "it was not superseded"
-    );
+    assert_eq!(cluster.get(&path).await["futureField"], 7, "it was not superseded");
     assert_eq!(cluster.puts(), 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_reads_of_single_pools_cost_no_retry() {
-    for fault in [
-        json!({"answer": {"status": 404}}),
-        json!({"answer": {"status": 403}}),
-        json!({"answer": {"status": 503}}),
-    ] {
+    for status in [404, 403, 503] {
+        let fault = json!({"answer": {"status": status}});
         let cluster = cluster_with(&NAMES).await;
         move_to(&cluster, &NAMES, &[2]).await;
         while cluster.puts() == 0 {
@@ -168,12 +156,10 @@ async fn failed_reads_of_single_pools_cost_no_retry() {
         // It hits the read that confirms the first write.
         cluster.fault("GET", "/backendAddressPools/default-a$", None, &fault);
         cluster.tick().await;
-        assert_members_ignoring_faults(&cluster, &[2]).await;
-        assert_eq!(
-            (cluster.outcomes(), cluster.metric("retries_total")),
-            ((4, 0), 0),
-            "{fault}"
-        );
+        cluster.clear_faults();
+        assert_members(&cluster, &NAMES, &[2]).await;
+        let counts = (cluster.outcomes(), cluster.metric("retries_total"));
+        assert_eq!(counts, ((4, 0), 0), "{fault}");
     }
 }
 
@@ -194,22 +180,17 @@ async fn pool_that_cannot_be_read_costs_its_own_service_a_retry_and_delays_no_ot
     }
 }
 
-async fn assert_members_ignoring_faults(cluster: &LocalCluster, numbers: &[usize]) {
-    cluster.clear_faults();
-    assert_members(cluster, &NAMES, numbers).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn foreign_entries_and_unknown_fields_of_a_large_load_balancer_survive() {
     let cluster = cluster_with(&["a", "b"]).await;
     for name in ["a", "b"] {
         let path = pool_path("kubernetes", &format!("default-{name}"));
-        let mut document = cluster.world.get(&path).await;
+        let mut document = cluster.get(&path).await;
         document["futureField"] = json!({"deep": [null, 1.5]});
         let list = &mut document["properties"]["loadBalancerBackendAddresses"];
         let foreign = json!({"name": "appliance", "properties": {"ipAddress": "192.168.7.7", "futureField": 7}});
         list.as_array_mut().unwrap().push(foreign);
-        cluster.world.other("PUT", &path, &document).await;
+        cluster.other("PUT", &path, &document).await;
         sleep(3 * SECOND).await;
     }
     move_to(&cluster, &["a", "b"], &[3]).await;
@@ -217,16 +198,17 @@ async fn foreign_entries_and_unknown_fields_of_a_large_load_balancer_survive() {
     for name in ["a", "b"] {
         let document = cluster.pool("kubernetes", &format!("default-{name}")).await;
         assert_eq!(document["futureField"], json!({"deep": [null, 1.5]}), "{name}");
+        let addresses = cluster.addresses(&format!("default-{name}")).await;
+        assert_eq!(
+            addresses,
+            ["10.0.0.3", "192.168.7.7"].map(str::to_owned).into(),
+            "{name}"
+        );
         let list = document["properties"]["loadBalancerBackendAddresses"]
             .as_array()
             .unwrap();
-        let addresses: BTreeSet<_> = list
-            .iter()
-            .map(|entry| entry["properties"]["ipAddress"].as_str())
-            .collect();
-        assert_eq!(addresses, [Some("10.0.0.3"), Some("192.168.7.7")].into(), "{name}");
-        let is_foreign = |entry: &&Value| entry["name"] == "appliance";
-        assert_eq!(list.iter().find(is_foreign).unwrap()["properties"]["futureField"], 7);
+        let foreign = list.iter().find(|entry| entry["name"] == "appliance").unwrap();
+        assert_eq!(foreign["properties"]["futureField"], 7);
     }
     assert_eq!(cluster.requests("PUT", &id_of("kubernetes")), 0);
 }

@@ -24,14 +24,12 @@ async fn cluster() -> LocalCluster {
 /// A cluster with a pool of `web`, which has the first node, and a pool of all nodes.
 pub(super) async fn cluster_with(azure: Settings) -> LocalCluster {
     let pools = [("default-web", entries([1], false)), (NODE_POOL, entries(1..=4, false))];
-    let cluster = LocalCluster::with(Options {
+    let options = Options {
         load_balancers: vec![load_balancer("kubernetes", &pools)],
         azure,
         ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[1]).await;
+    };
+    let cluster = LocalCluster::with_web(options, &[1]).await;
     cluster.tick().await;
     assert_eq!(cluster.puts(), 0, "nothing differs");
     cluster
@@ -101,9 +99,9 @@ async fn members_that_a_newer_write_of_another_writer_loses_are_written_again() 
     sleep(SECOND).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "as accepted");
     let path = pool_path("kubernetes", NODE_POOL);
-    let mut document = cluster.world.get(&path).await;
+    let mut document = cluster.get(&path).await;
     document["futureField"] = json!(7);
-    assert!(cluster.world.put(&path, &document, None).await.status().is_success());
+    assert!(cluster.put(&path, &document, None).await.status().is_success());
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "lost silently");
     sleep(4 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));

@@ -212,7 +212,7 @@ impl Run {
                 let path = format!("/{load_balancer}/backendAddressPools/{pool}$");
                 let rule = json!({"match": {"method": "PUT", "path": path, "caller": "headgate"},
                     "action": {"answer": {"status": 409}}});
-                self.cluster.world.control("POST", "faults", &rule);
+                self.cluster.control("POST", "faults", &rule);
             }
             _ => {
                 let away = self.millis(15_000);
@@ -288,9 +288,9 @@ impl Run {
     async fn replace_node(&mut self) {
         let (node, gone) = (self.below(NODES) + 1, self.millis(40_000));
         self.note(format!("node {node} is replaced, gone for {gone:?}"));
-        self.cluster.world.remove_node(node).await;
+        self.cluster.remove_node(node).await;
         sleep(gone).await;
-        self.cluster.world.add_node(node).await;
+        self.cluster.add_node(node).await;
         self.signalled.remove(&node);
         self.replaced_at = Some(Instant::now());
         // The members of each pool change when it leaves and when it is back.
@@ -321,7 +321,7 @@ impl Run {
         self.note(format!("ARM: {method} {path} {times} times {action}"));
         let rule =
             json!({"match": {"method": method, "path": path, "caller": "headgate"}, "times": times, "action": action});
-        self.cluster.world.control("POST", "faults", &rule);
+        self.cluster.control("POST", "faults", &rule);
     }
 
     /// Another writer's blind PUT of a pool, from a read that may be old, under the shared Lease.
@@ -332,44 +332,44 @@ impl Run {
             let (load_balancer, pool, ..) = POOLS[self.below(POOLS.len())];
             let path = pool_path(load_balancer, pool);
             self.note(format!("another writer reads {pool}"));
-            let document = self.cluster.world.get(&path).await;
+            let document = self.cluster.get(&path).await;
             self.foreign_reads.push((path, document, Instant::now()));
             return;
         }
         let which = self.below(self.foreign_reads.len());
         let (path, document, _) = self.foreign_reads.remove(which);
         self.note(format!("another writer writes {path}"));
-        if self.cluster.world.take_arm_lease().await {
-            let answer = self.cluster.world.put(&path, &document, None).await;
+        if self.cluster.take_arm_lease().await {
+            let answer = self.cluster.put(&path, &document, None).await;
             assert!(answer.status().is_success(), "{answer:?}");
             self.has_foreign_write = true;
-            self.cluster.world.release_arm_lease().await;
+            self.cluster.release_arm_lease().await;
         }
     }
 
     /// cloud-controller-manager moves `s2` to the other load balancer; its old pool stays there as an orphan.
     async fn move_service(&mut self) {
-        if !self.cluster.world.take_arm_lease().await {
+        if !self.cluster.take_arm_lease().await {
             return;
         }
         self.has_moved = !self.has_moved;
         self.budgets += 2;
         self.note(format!("s2 moves: {}", self.has_moved));
         for (name, has_rule) in [("kubernetes", !self.has_moved), ("second", self.has_moved)] {
-            let mut document = self.cluster.world.get(&id_of(name)).await;
+            let mut document = self.cluster.get(&id_of(name)).await;
             set_rule(&mut document, "default-s2", has_rule);
-            self.cluster.world.other("PUT", &id_of(name), &document).await;
+            self.cluster.other("PUT", &id_of(name), &document).await;
             sleep(5 * SECOND).await;
         }
-        self.cluster.world.release_arm_lease().await;
+        self.cluster.release_arm_lease().await;
     }
 
     async fn hold_lease(&mut self) {
         let held = self.millis(60_000);
         self.note(format!("the shared Lease is held by another writer for {held:?}"));
-        if self.cluster.world.take_arm_lease().await {
+        if self.cluster.take_arm_lease().await {
             sleep(held).await;
-            self.cluster.world.release_arm_lease().await;
+            self.cluster.release_arm_lease().await;
         }
     }
 

@@ -25,7 +25,7 @@ async fn stale_slices_are_not_enforced_against_another_writer() {
     cluster.set_slice("web", "web-1", &[2]).await;
     let pool = json!({"properties": {"loadBalancerBackendAddresses": entries([2], false)}});
     let path = pool_path("kubernetes", "default-web");
-    assert!(cluster.world.put(&path, &pool, None).await.status().is_success());
+    assert!(cluster.put(&path, &pool, None).await.status().is_success());
     sleep(20 * MINUTE).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
     assert_eq!(cluster.puts(), puts, "nothing is written");

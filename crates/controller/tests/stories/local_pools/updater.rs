@@ -108,11 +108,11 @@ async fn pool_that_is_gone_is_dropped_without_event_and_metric() {
     let cluster = LocalCluster::start().await;
     // The first tick finds nothing to do; then the pool vanishes without a list that shows it.
     cluster.tick().await;
-    let mut document = cluster.world.get(&id_of("kubernetes")).await;
+    let mut document = cluster.get(&id_of("kubernetes")).await;
     for part in ["loadBalancingRules", "backendAddressPools"] {
         document["properties"][part] = json!([]);
     }
-    cluster.world.other("PUT", &id_of("kubernetes"), &document).await;
+    cluster.other("PUT", &id_of("kubernetes"), &document).await;
     let reads = || cluster.requests("GET", "/loadBalancers/kubernetes");
     let before = reads();
     cluster.set_slice("web", "web-1", &[2]).await;
@@ -150,7 +150,7 @@ async fn nothing_is_requested_while_nothing_is_due() {
 #[tokio::test(start_paused = true)]
 async fn without_the_shared_lease_everything_stays_queued() {
     let cluster = LocalCluster::start().await;
-    assert!(cluster.world.take_arm_lease().await);
+    assert!(cluster.take_arm_lease().await);
     cluster.set_slice("web", "web-1", &[2]).await;
     sleep(4 * INTERVAL).await;
     assert_eq!((cluster.metric("queue_depth"), cluster.puts()), (1, 0));
@@ -158,7 +158,7 @@ async fn without_the_shared_lease_everything_stays_queued() {
         (cluster.metric("retries_total"), cluster.events("web").await),
         (0, [0, 0, 0])
     );
-    cluster.world.release_arm_lease().await;
+    cluster.release_arm_lease().await;
     sleep(2 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
 }
@@ -168,13 +168,7 @@ async fn pool_of_interfaces_is_rejected_with_an_event() {
     let interface =
         "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic/ipConfigurations/c";
     let entry = json!([{"name": "nic", "properties": {"networkInterfaceIPConfiguration": {"id": interface}}}]);
-    let cluster = LocalCluster::with(Options {
-        load_balancers: vec![load_balancer("kubernetes", &[("default-web", entry)])],
-        ..Options::default()
-    })
-    .await;
-    cluster.add_service("web").await;
-    cluster.set_slice("web", "web-1", &[2]).await;
+    let cluster = LocalCluster::with_web(Options::of(&[("default-web", entry)]), &[2]).await;
     sleep(4 * INTERVAL).await;
     let notes = cluster.notes(FAILED, "web").await;
     assert_eq!((cluster.puts(), notes.len()), (0, 1), "{notes:?}");
@@ -190,17 +184,15 @@ async fn inactive_updater_leaves_pools_alone() {
         (several.clone(), auto, AdminStateMode::Observe),
         (several, auto, AdminStateMode::Disabled),
     ] {
-        let cluster = LocalCluster::with(Options {
+        let options = Options {
             target,
             settings,
             policy: Policy { mode, ..ENFORCE },
             // It reads Services as well.
             guard: GuardSettings::DISABLED,
             ..Options::default()
-        })
-        .await;
-        cluster.add_service("web").await;
-        cluster.set_slice("web", "web-1", &[2]).await;
+        };
+        let cluster = LocalCluster::with_web(options, &[2]).await;
         sleep(4 * INTERVAL).await;
         assert_eq!(cluster.puts(), 0, "{mode:?}");
         assert!(is_shared_lease_missing(&cluster));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,15 @@ pub(crate) struct TestCluster {
     /// The leader's connection to the API server, for faults.
     pub(crate) line: ClientFaults,
     leaders: u32,
+}
+
+/// The cluster is its world, with a leader.
+impl Deref for TestCluster {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
 }
 
 impl TestCluster {
@@ -140,10 +150,10 @@ impl TestCluster {
 
     /// The same with this client of the API server.
     pub(crate) async fn restore_with(&self, client: Client) -> Result<RestoreOutcome, RestoreRequestError> {
-        let arm = self.world.arm("restore", Arc::new(|_| ())).await;
+        let arm = self.arm("restore", Arc::new(|_| ())).await;
         let request = RestoreRequest {
             client,
-            target: self.world.target(arm),
+            target: self.target(arm),
             only_nodes: None,
             lease_timeout: MAX_WAIT,
             work_timeout: MAX_WAIT,
@@ -205,7 +215,7 @@ impl TestCluster {
 
     /// The `Down` entries of every pool, also of pools without any.
     pub(crate) fn down(&self) -> Down {
-        let state = self.world.control("GET", "state", &Value::Null);
+        let state = self.control("GET", "state", &Value::Null);
         let down = |pool: &Value| {
             let id = pool["id"].as_str().unwrap();
             let (load_balancer, pool_name) = id.split_once("/backendAddressPools/").unwrap();
@@ -228,7 +238,7 @@ impl TestCluster {
                     query = format!("{query}&{name}={pattern}");
                 }
             }
-            let page = self.world.control("GET", &query, &Value::Null);
+            let page = self.control("GET", &query, &Value::Null);
             assert_eq!(page["dropped"], 0);
             let entries = page["entries"].as_array().unwrap();
             if entries.is_empty() {
@@ -250,24 +260,6 @@ impl TestCluster {
         self.sent("PUT", "")
     }
 
-    /// Makes the emulator answer with a fault from now on, `times` times.
-    pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {
-        let given = |pattern: &str| Some(pattern.to_owned()).filter(|pattern| !pattern.is_empty());
-        let rule = json!({"match": {"method": given(method), "path": given(path)}, "times": times, "action": action});
-        self.world.control("POST", "faults", &rule);
-    }
-
-    pub(crate) fn clear_faults(&self) {
-        self.world.control("DELETE", "faults", &Value::Null);
-    }
-
-    /// The notes of a Node's events with this reason.
-    pub(crate) async fn notes(&self, reason: &str, node: &str) -> Vec<String> {
-        let events = self.world.events().await.into_iter();
-        let about = events.filter(|(known, about, _)| known == reason && about == node);
-        about.map(|(.., note)| note).collect()
-    }
-
     /// The number of events by reason and Node.
     pub(crate) async fn event_counts(&self) -> BTreeMap<(String, String), usize> {
         let mut counts = BTreeMap::new();
@@ -280,9 +272,9 @@ impl TestCluster {
     /// Another client reads a pool, changes it and writes it back.
     pub(crate) async fn foreign(&self, load_balancer: &str, pool: &str, change: impl FnOnce(&mut Value)) {
         let path = pool_path(load_balancer, pool);
-        let mut document = self.world.other("GET", &path, &Value::Null).await;
+        let mut document = self.other("GET", &path, &Value::Null).await;
         change(&mut document);
-        self.world.other("PUT", &path, &document).await;
+        self.other("PUT", &path, &document).await;
     }
 
     /// Another client sets the admin state of an entry.

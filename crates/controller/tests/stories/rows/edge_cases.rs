@@ -42,7 +42,7 @@ async fn new_load_balancers_and_pools_while_a_node_is_down() {
         &[("kubernetes", entries(1..=3, false)), ("new", entries(1..=3, true))],
     );
     let path = document["id"].take();
-    cluster.world.other("PUT", path.as_str().unwrap(), &document).await;
+    cluster.other("PUT", path.as_str().unwrap(), &document).await;
     let took = cluster
         .until("all four", |cluster| {
             cluster.down().len() == 4 && cluster.down().values().all(|down| down.len() == 1)

@@ -173,7 +173,7 @@ async fn interface_that_gets_its_machine_after_its_lookup_does_not_leave_the_nod
     cluster.lead(ENFORCE).await;
     sleep(5 * SECOND).await;
     let with_machine = interface(&lone_interface(1), Some(&machine(1)));
-    cluster.world.other("PUT", &lone_interface(1), &with_machine).await;
+    cluster.other("PUT", &lone_interface(1), &with_machine).await;
     cluster.taint(1, &[DRAINING]);
     let began = Instant::now();
     while marker(&cluster, 1)["status"] != "True" {

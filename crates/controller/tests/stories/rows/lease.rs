@@ -124,7 +124,7 @@ async fn lease_is_kept_while_a_write_may_arrive_that_a_change_of_the_configurati
     cluster.fault("PUT", "", Some(1), &json!({"stall": "5m"}));
     cluster.taint(2, &[DRAINING]);
     cluster.until("sent", |cluster| cluster.puts().len() == 1).await;
-    cluster.world.reconfigure(None);
+    cluster.reconfigure(None);
     for _ in 0..90 {
         assert_eq!(holder(&cluster), "headgate");
         sleep(SECOND / 10).await;
@@ -238,7 +238,7 @@ async fn no_write_begins_at_the_end_of_a_handover() {
 async fn the_lease_of_a_write_without_an_answer_is_left_to_the_next_leader() {
     let mut cluster = TestCluster::with(3, &one_pool(3)).await;
     acquire(&cluster, "cloud-controller-manager").await;
-    cluster.world.configure(&json!({"operationDelay": "20s"}));
+    cluster.configure(&json!({"operationDelay": "20s"}));
     cluster.fault("PUT", "", Some(1), &json!({"cut": "after"}));
     cluster.taint(2, &[DRAINING]);
     sleep(5 * SECOND).await;

@@ -74,7 +74,7 @@ async fn down_to_none_once_all_signals_are_gone() {
 async fn down_to_removed_costs_no_write_when_the_node_is_deleted() {
     let cluster = TestCluster::with_node_2_down().await;
     let before = cluster.puts().len();
-    cluster.world.remove_node(2).await;
+    cluster.remove_node(2).await;
     sleep(60 * SECOND).await;
     assert_eq!(cluster.puts().len(), before, "an entry of no Node is left alone");
     cluster.until_down(&["node-2"]).await;
@@ -96,7 +96,7 @@ async fn down_to_removed_costs_no_write_when_the_node_is_deleted() {
     sleep(400 * SECOND).await;
     assert_eq!(cluster.puts().len(), before + 3, "only the three foreign writes");
     assert!(cluster.notes(NONE, "node-2").await.is_empty());
-    let ledger = cluster.world.ledger().await;
+    let ledger = cluster.ledger().await;
     assert_eq!(ledger["entries"], json!([]), "all its entries expired");
 }
 

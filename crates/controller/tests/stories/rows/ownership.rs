@@ -28,7 +28,7 @@ async fn services_without_a_node_out_of_service_see_nothing() {
     assert!(cluster.puts().is_empty() && cluster.world.events().await.is_empty());
     let lists = cluster.sent("GET", "").len();
     assert!(lists <= 16, "a list every five minutes: {lists}");
-    assert_eq!(cluster.world.ledger().await, serde_json::Value::Null);
+    assert_eq!(cluster.ledger().await, serde_json::Value::Null);
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,7 +70,7 @@ async fn mode_observe_writes_nothing() {
         "{:?}",
         cluster.world.events().await
     );
-    assert_eq!(cluster.world.ledger().await, serde_json::Value::Null);
+    assert_eq!(cluster.ledger().await, serde_json::Value::Null);
     let takes = cluster.fake.requests();
     let mut leases = takes
         .iter()

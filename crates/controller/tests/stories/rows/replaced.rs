@@ -9,10 +9,10 @@ use super::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, SECOND, TestCluster};
 async fn recreated_node_does_not_inherit_down() {
     for later in [0, 30] {
         let cluster = TestCluster::with_node_2_down().await;
-        cluster.world.remove_node(2).await;
+        cluster.remove_node(2).await;
         sleep(later * SECOND).await;
         cluster.until_down(&["node-2"]).await;
-        cluster.world.add_node(2).await;
+        cluster.add_node(2).await;
         let took = cluster.until_down(&[]).await;
         assert!(took < 20 * SECOND, "{took:?}");
         sleep(5 * SECOND).await;
@@ -38,9 +38,9 @@ async fn recreated_node_does_not_inherit_down_of_a_dead_leader() {
         } else {
             cluster.kill();
         }
-        cluster.world.remove_node(2).await;
+        cluster.remove_node(2).await;
         sleep(60 * SECOND).await;
-        cluster.world.add_node(2).await;
+        cluster.add_node(2).await;
         cluster.lead(ENFORCE).await;
         cluster.settle(&[]).await;
         sleep(400 * SECOND).await;
@@ -79,7 +79,7 @@ async fn changes_during_a_broken_watch_are_observed() {
     cluster.line.cut_watches();
     cluster.taint(2, &[]);
     cluster.taint(3, &[DRAINING]);
-    cluster.world.remove_node(1).await;
+    cluster.remove_node(1).await;
     cluster.fake.compact();
     cluster.settle(&["node-3"]).await;
     // While it is away, the last known state stays in use.

@@ -47,8 +47,8 @@ async fn what_arm_puts_off_for_minutes_waits_without_the_lease_and_is_reported()
         cluster.fault(method, path, Some(1), &refusal);
         cluster.taint(2, &[OUT_OF_SERVICE]);
         sleep(20 * SECOND).await;
-        assert!(cluster.world.take_arm_lease().await, "{method}");
-        cluster.world.release_arm_lease().await;
+        assert!(cluster.take_arm_lease().await, "{method}");
+        cluster.release_arm_lease().await;
         assert_eq!(cluster.notes(FAILED, "node-2").await.len(), 1, "{method}");
         let took = cluster.until_down(&["node-2"]).await;
         assert!(took >= 79 * SECOND && took < 90 * SECOND, "{method}: {took:?}");
@@ -184,7 +184,7 @@ async fn stale_read_never_overwrites_a_foreign_write() {
     let puts = cluster.puts();
     let written = &puts.last().unwrap().body["properties"];
     assert_eq!(written["drainPeriodInSeconds"], 77);
-    let states = cluster.world.states("kubernetes", "kubernetes");
+    let states = cluster.states("kubernetes", "kubernetes");
     let expected = [
         ("guest", "None"),
         ("node-1", "Up"),
