@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_core::node::{
-    AUTOSCALER_TAINT, AzureNotice, DRAINING_TAINT, KARPENTER_TAINT, Node, NodeTraffic, RecordedNotice, Taint,
-};
+use headgate_core::node::{AUTOSCALER_TAINT, AzureNotice, DRAINING_TAINT, KARPENTER_TAINT, Node, NodeTraffic, Taint};
 use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::api::names::AUTOMATIC_LABEL;
 use headgate_maintenance::api::{NodeMaintenance, PodType, Stage};
@@ -16,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::world::{World, pass};
+use crate::world::{World, announce, announce_eviction, in_service};
 
 /// The time of a cause, where it is not the default.
 fn time(cause: Cause) -> Option<Duration> {
@@ -43,86 +41,88 @@ fn world(causes: &[Cause]) -> World {
     world
 }
 
-fn announce(node: &mut Node, event_type: AzureNotice, not_before: Option<Timestamp>) {
-    node.taints.push(Taint::new(DRAINING_TAINT, "NoSchedule"));
-    node.notice = Some(RecordedNotice {
-        event_type,
-        not_before,
-        is_tainted: true,
-    });
+/// The Node of this name after the one before it is gone.
+fn created_again(name: &str, uid: &str) -> Node {
+    Node {
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        ready: true,
+        ..Node::default()
+    }
+}
+
+fn taint_autoscaler(node: &mut Node) {
+    node.taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"));
+}
+
+/// A Machine of this node that Cluster API deletes.
+fn deleted_machine(node: &str, is_held: bool) -> DeletedMachine {
+    DeletedMachine {
+        name: format!("of-{node}"),
+        node: node.to_owned(),
+        is_held,
+        ..DeletedMachine::default()
+    }
+}
+
+/// A node that Azure evicts in 30 s, and what follows from it.
+fn evicted() -> World {
+    let mut world = world(&Cause::ALL);
+    announce_eviction(&mut world, "one");
+    world.settle();
+    world
+}
+
+fn is_given_back(node: &Node) -> bool {
+    !node.unschedulable && node.was_unschedulable.is_none() && node.maintenance_taint.is_none()
 }
 
 fn automatic(world: &World) -> Vec<&NodeMaintenance> {
-    world
-        .snapshot
-        .maintenances
-        .iter()
-        .filter(|one| is_automatic(one))
-        .collect()
+    let maintenances = world.snapshot.maintenances.iter();
+    maintenances.filter(|one| is_automatic(one)).collect()
 }
 
 fn deadline(world: &World) -> Timestamp {
     automatic(world)[0].spec.deadline.as_ref().unwrap().0
 }
 
-/// What happens to a Node that is taken.
-type Taking = Box<dyn Fn(&mut Node)>;
+/// Node one is taken by this.
+fn take(world: &mut World, by: &str) {
+    let [in_30_s, in_600_s] = [30, 600].map(|seconds| Some(world.after(seconds)));
+    let node = world.node("one");
+    match by {
+        "a spot eviction" => announce(node, AzureNotice::Preempt, in_30_s),
+        "one that has started" => announce(node, AzureNotice::Preempt, None),
+        "a scale set's notice" => announce(node, AzureNotice::Terminate, in_600_s),
+        "kubelet" => node.shutting_down = true,
+        "Cluster Autoscaler" => taint_autoscaler(node),
+        _ => {
+            node.taints.push(Taint::new(KARPENTER_TAINT, "NoSchedule"));
+            node.is_deleting = true;
+        }
+    }
+}
 
 #[test]
 fn each_cause_has_its_deadline() {
-    let start = World::default().now;
-    let at = move |after| Some(start + SignedDuration::from_secs(after));
-    let rows: Vec<(&str, Taking, Cause, i64, &str)> = vec![
-        (
-            "a spot eviction",
-            Box::new(move |node| announce(node, AzureNotice::Preempt, at(30))),
-            Cause::Preempt,
-            30,
-            "Azure evicts the VM",
-        ),
-        (
-            "one that has started",
-            Box::new(|node| announce(node, AzureNotice::Preempt, None)),
-            Cause::Preempt,
-            30,
-            "Azure evicts the VM",
-        ),
-        (
-            "a scale set's notice",
-            Box::new(move |node| announce(node, AzureNotice::Terminate, at(600))),
-            Cause::Terminate,
-            600,
-            "the scale set deletes the VM",
-        ),
-        (
-            "kubelet",
-            Box::new(|node| node.shutting_down = true),
-            Cause::Shutdown,
-            40,
-            "kubelet shuts the node down",
-        ),
+    use Cause::{Autoscaler, Preempt, Shutdown, Terminate};
+    for (what, cause, expected, reason) in [
+        ("a spot eviction", Preempt, 30, "Azure evicts the VM"),
+        ("one that has started", Preempt, 30, "Azure evicts the VM"),
+        ("a scale set's notice", Terminate, 600, "the scale set deletes the VM"),
+        ("kubelet", Shutdown, 40, "kubelet shuts the node down"),
         (
             "Cluster Autoscaler",
-            Box::new(|node| node.taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"))),
-            Cause::Autoscaler,
+            Autoscaler,
             600,
             "Cluster Autoscaler removes the node",
         ),
-        (
-            "Karpenter",
-            Box::new(|node| {
-                node.taints.push(Taint::new(KARPENTER_TAINT, "NoSchedule"));
-                node.is_deleting = true;
-            }),
-            Cause::Autoscaler,
-            600,
-            "Karpenter removes the node",
-        ),
-    ];
-    for (what, take, cause, expected, reason) in rows {
+        ("Karpenter", Autoscaler, 600, "Karpenter removes the node"),
+    ] {
         for causes in [vec![cause], Cause::ALL.to_vec(), Vec::new()] {
             let mut world = world(&causes);
-            take(world.node("one"));
+            let start = world.now;
+            take(&mut world, what);
             world.settle();
             let created = automatic(&world);
             if causes.is_empty() {
@@ -131,29 +131,20 @@ fn each_cause_has_its_deadline() {
             }
             let [created] = created[..] else { panic!("{what}") };
             assert_eq!(created.metadata.name.as_deref(), Some("automatic-one"), "{what}");
-            assert_eq!(
-                created.metadata.labels.as_ref().unwrap()[AUTOMATIC_LABEL],
-                cause.as_str(),
-                "{what}"
-            );
-            assert_eq!(
-                (created.spec.stage, created.spec.reason.as_str()),
-                (Stage::Drain, reason),
-                "{what}"
-            );
-            assert_eq!(Some(deadline(&world)), at(expected), "{what}");
-            let gate = created.spec.load_balancer;
-            assert_eq!(i64::from(gate.confirmation_timeout_seconds), expected / 4, "{what}");
-            assert_eq!(
-                world.evacuated_pods().len(),
-                2,
-                "{what}: its nodes are in no load balancer"
-            );
+            let label = &created.metadata.labels.as_ref().unwrap()[AUTOMATIC_LABEL];
+            assert_eq!(label, cause.as_str(), "{what}");
+            let spec = &created.spec;
+            assert_eq!((spec.stage, spec.reason.as_str()), (Stage::Drain, reason), "{what}");
+            assert_eq!(deadline(&world), start + SignedDuration::from_secs(expected), "{what}");
+            let timeout = i64::from(spec.load_balancer.confirmation_timeout_seconds);
+            assert_eq!(timeout, expected / 4, "{what}");
+            let evacuated = world.evacuated_pods().len();
+            assert_eq!(evacuated, 2, "{what}: its nodes are in no load balancer");
             assert!(!world.node("two").unschedulable, "{what}");
         }
         for other in Cause::ALL.into_iter().filter(|other| *other != cause) {
             let mut world = world(&[other]);
-            take(world.node("one"));
+            take(&mut world, what);
             world.settle();
             assert!(automatic(&world).is_empty(), "{what} is not {}", other.as_str());
         }
@@ -168,7 +159,7 @@ fn reboots_and_notices_that_ended_take_no_node() {
         (false, AzureNotice::Preempt),
     ] {
         let mut world = world(&Cause::ALL);
-        let at = world.now + SignedDuration::from_secs(30);
+        let at = world.after(30);
         announce(world.node("one"), event_type, Some(at));
         if !taint {
             world.node("one").taints.clear();
@@ -191,50 +182,31 @@ fn neither_karpenters_plan_nor_somebodys_taint_beside_an_old_notice_takes_a_node
 
 #[test]
 fn it_is_completed_where_the_setting_is_switched_off() {
-    let mut world = world(&Cause::ALL);
-    let at = world.now + SignedDuration::from_secs(30);
-    announce(world.node("one"), AzureNotice::Preempt, Some(at));
-    world.settle();
+    let mut world = evicted();
     assert!(world.node("one").unschedulable);
     // The right to delete went with the setting.
     world.snapshot.automatic = settings(&[]);
     world.settle();
     assert_eq!(automatic(&world)[0].spec.stage, Stage::Complete);
-    let node = world.node("one");
-    assert!(!node.unschedulable && node.was_unschedulable.is_none() && node.maintenance_taint.is_none());
+    assert!(is_given_back(world.node("one")));
     assert!(world.evacuated_pods().is_empty());
 }
 
 #[test]
 fn it_ends_with_the_notice_or_the_node() {
     for ends in ["withdrawn", "gone", "created again"] {
-        let mut world = world(&Cause::ALL);
-        let at = world.now + SignedDuration::from_secs(30);
-        announce(world.node("one"), AzureNotice::Preempt, Some(at));
-        world.settle();
+        let mut world = evicted();
         assert!(world.node("one").unschedulable);
         match ends {
             "withdrawn" => world.node("one").taints.clear(),
             "gone" => world.snapshot.nodes.retain(|node| node.name != "one"),
-            _ => {
-                let fresh = Node {
-                    name: "one".to_owned(),
-                    uid: "another".to_owned(),
-                    ready: true,
-                    ..Node::default()
-                };
-                *world.node("one") = fresh;
-            }
+            _ => *world.node("one") = created_again("one", "another"),
         }
         world.settle();
         assert!(world.snapshot.maintenances.is_empty(), "{ends}");
-        assert!(world.evacuated_pods().is_empty() || ends == "gone", "{ends}");
         if ends != "gone" {
-            let node = world.node("one");
-            assert!(
-                !node.unschedulable && node.was_unschedulable.is_none() && node.maintenance_taint.is_none(),
-                "{ends}"
-            );
+            assert!(world.evacuated_pods().is_empty(), "{ends}");
+            assert!(is_given_back(world.node("one")), "{ends}");
         }
     }
 }
@@ -250,38 +222,22 @@ fn a_node_that_is_created_again_and_taken_does_not_wait_for_the_maintenance_befo
             let finalizers = one.metadata.finalizers.get_or_insert_default();
             finalizers.push("example.com/other".to_owned());
         });
-        let mut fresh = Node {
-            name: "one".to_owned(),
-            uid: "another".to_owned(),
-            ready: true,
-            cluster_api_machine: Some("/of-one".to_owned()),
-            ..Node::default()
-        };
+        let mut fresh = created_again("one", "another");
+        fresh.cluster_api_machine = Some("/of-one".to_owned());
         announce(&mut fresh, AzureNotice::Preempt, None);
         *world.node("one") = fresh;
-        let in_service = NodeTraffic::InService {
-            detail: "pool web".to_owned(),
-        };
-        world.observe("one", in_service);
-        world.snapshot.machines = Some(vec![DeletedMachine {
-            name: "of-one".to_owned(),
-            node: "one".to_owned(),
-            is_held: true,
-            ..DeletedMachine::default()
-        }]);
+        world.observe("one", in_service());
+        world.snapshot.machines = Some(vec![deleted_machine("one", true)]);
         if is_completed {
-            world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
+            world.set_stage("automatic-one", Stage::Complete);
         }
         world.settle();
         assert!(world.node("one").unschedulable && world.node("one").maintenance_taint.is_some());
         assert_eq!(world.maintenance("automatic-one-another").spec.stage, Stage::Drain);
-        let old = world.maintenance("automatic-one");
-        assert!(old.metadata.deletion_timestamp.is_some());
-        assert_eq!(old.metadata.finalizers, Some(vec!["example.com/other".to_owned()]));
-        assert_eq!(
-            world.condition("automatic-one", "Progressing"),
-            Some(("False", "Completed"))
-        );
+        let old = &world.maintenance("automatic-one").metadata;
+        assert!(old.deletion_timestamp.is_some());
+        assert_eq!(old.finalizers, Some(vec!["example.com/other".to_owned()]));
+        assert_eq!(world.condition("automatic-one", "Progressing"), ("False", "Completed"));
         let machines = world.snapshot.machines.as_ref().unwrap();
         assert!(machines[0].is_held, "its node is in service: {is_completed}");
     }
@@ -291,16 +247,15 @@ fn a_node_that_is_created_again_and_taken_does_not_wait_for_the_maintenance_befo
 #[test]
 fn somebody_elses_maintenance_of_its_name_is_left_alone() {
     let mut world = world(&Cause::ALL);
-    world.maintain("automatic-one", Stage::Idle, &["one"], &[]);
-    world.settle();
+    world.maintain("automatic-one", Stage::Idle, &["one"], &[]).settle();
     let theirs = world.maintenance("automatic-one").clone();
-    let at = world.now + SignedDuration::from_secs(30);
-    announce(world.node("one"), AzureNotice::Preempt, Some(at));
+    announce_eviction(&mut world, "one");
     world.settle();
-    let [created] = automatic(&world)[..] else {
-        panic!("one")
-    };
-    assert_eq!(created.metadata.name.as_deref(), Some("automatic-one-uid-of-o"));
+    let created: Vec<_> = automatic(&world)
+        .iter()
+        .map(|one| one.metadata.name.as_deref())
+        .collect();
+    assert_eq!(created, [Some("automatic-one-uid-of-o")]);
     assert_eq!(world.evacuated_pods().len(), 2, "the node is drained all the same");
     assert_eq!(world.maintenance("automatic-one").spec, theirs.spec);
     world.node("one").taints.clear();
@@ -347,34 +302,31 @@ fn the_deadline_follows_the_announcement() {
     let mut world = world(&Cause::ALL);
     let start = world.now;
     let after = |seconds| start + SignedDuration::from_secs(seconds);
-    world
-        .node("one")
-        .taints
-        .push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"));
+    let terminated_at = |world: &mut World, at| {
+        announce(world.node("one"), AzureNotice::Terminate, Some(at));
+        world.settle();
+    };
+    taint_autoscaler(world.node("one"));
     world.settle();
     assert_eq!(deadline(&world), after(600));
     for (not_before, expected) in [(300, 300), (100, 100), (200, 100)] {
-        announce(world.node("one"), AzureNotice::Terminate, Some(after(not_before)));
-        world.settle();
+        terminated_at(&mut world, after(not_before));
         assert_eq!(deadline(&world), after(expected), "the earliest counts");
     }
     world.node("one").taints.retain(|taint| taint.key == DRAINING_TAINT);
     world.settle();
     assert_eq!(deadline(&world), after(200), "only the announced one is left");
     let half = SignedDuration::from_millis(500);
-    announce(world.node("one"), AzureNotice::Terminate, Some(after(199) + half));
-    world.settle();
+    terminated_at(&mut world, after(199) + half);
     assert_eq!(
         deadline(&world),
         after(199),
         "whole seconds are kept, and nothing is due again"
     );
-    announce(world.node("one"), AzureNotice::Terminate, Some(after(200)));
-    world.settle();
+    terminated_at(&mut world, after(200));
     // Somebody ends it: it stays so while the node is taken.
-    world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
-    announce(world.node("one"), AzureNotice::Terminate, Some(after(50)));
-    world.settle();
+    world.set_stage("automatic-one", Stage::Complete);
+    terminated_at(&mut world, after(50));
     assert!(!world.node("one").unschedulable);
     assert_eq!(deadline(&world), after(200));
     world.node("one").taints.clear();
@@ -385,13 +337,10 @@ fn the_deadline_follows_the_announcement() {
 #[test]
 fn maintenances_of_others_are_left_alone() {
     let mut world = world(&Cause::ALL);
-    world.maintain("automatic-two", Stage::Cordon, &["two"], &[]);
-    world.settle();
+    world.maintain("automatic-two", Stage::Cordon, &["two"], &[]).settle();
     assert!(world.find("automatic-two").is_some(), "it has neither label nor owner");
-    let at = world.now + SignedDuration::from_secs(30);
-    announce(world.node("one"), AzureNotice::Preempt, Some(at));
-    world.maintain("kernel", Stage::Drain, &["one", "two"], &[]);
-    world.settle();
+    announce_eviction(&mut world, "one");
+    world.maintain("kernel", Stage::Drain, &["one", "two"], &[]).settle();
     assert_eq!(automatic(&world).len(), 1);
     world.node("one").taints.clear();
     world.settle();
@@ -403,20 +352,14 @@ fn maintenances_of_others_are_left_alone() {
 fn a_node_that_is_taken_waits_for_no_place_and_counts() {
     let mut world = world(&Cause::ALL);
     world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(1));
-    world.maintain("kernel", Stage::Drain, &["two"], &[]);
-    world.settle();
-    world
-        .node("one")
-        .taints
-        .push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"));
+    world.maintain("kernel", Stage::Drain, &["two"], &[]).settle();
+    taint_autoscaler(world.node("one"));
     world.settle();
     assert!(world.node("one").unschedulable && world.node("two").unschedulable);
-    world.delete("kernel");
-    world.settle();
-    world.maintain("next", Stage::Drain, &["two"], &[]);
-    world.settle();
+    world.delete("kernel").settle();
+    world.maintain("next", Stage::Drain, &["two"], &[]).settle();
     assert!(!world.node("two").unschedulable, "the place is taken");
-    world.snapshot.nodes.retain(|node| node.name != "one");
+    world.remove_node("one");
     world.snapshot.pods.clear();
     world.snapshot.evacuations.clear();
     world.settle();
@@ -425,44 +368,38 @@ fn a_node_that_is_taken_waits_for_no_place_and_counts() {
 
 #[test]
 fn a_machine_is_held_until_its_node_is_out() {
-    let deleted = |node: &str, is_held| DeletedMachine {
-        name: format!("of-{node}"),
-        node: node.to_owned(),
-        is_held,
-        ..DeletedMachine::default()
-    };
-    let machines = |is_held| {
-        Some(vec![
-            deleted("one", is_held),
-            deleted("", false),
-            deleted("gone", false),
-        ])
+    let machines = |are_held: [bool; 3]| {
+        let machines = ["one", "", "gone"].into_iter().zip(are_held);
+        Some(
+            machines
+                .map(|(node, is_held)| deleted_machine(node, is_held))
+                .collect::<Vec<_>>(),
+        )
     };
     let mut world = world(&[Cause::Machine]);
-    let in_service = NodeTraffic::InService {
-        detail: "pool web".to_owned(),
-    };
-    world.observe("one", in_service);
+    world.observe("one", in_service());
     // Machines without a Node wait for nothing.
-    world.snapshot.machines = Some(vec![deleted("one", true), deleted("", true), deleted("gone", true)]);
+    world.snapshot.machines = machines([true; 3]);
     world.settle();
-    assert_eq!(world.snapshot.machines, machines(true));
+    assert_eq!(world.snapshot.machines, machines([true, false, false]));
     assert_eq!(automatic(&world)[0].spec.reason, "Cluster API deletes the Machine");
     assert!(world.node("one").unschedulable && !world.node("two").unschedulable);
     world.observe("one", NodeTraffic::Out { since: Some(world.now) });
     world.settle();
-    assert_eq!(world.snapshot.machines, machines(true), "connections drain");
+    assert_eq!(
+        world.snapshot.machines,
+        machines([true, false, false]),
+        "connections drain"
+    );
     // A new leader has not listed them yet.
     let listed = world.snapshot.machines.take();
     world.settle();
     assert_eq!(automatic(&world).len(), 1);
     world.snapshot.machines = listed;
-    pass(&mut world, 30);
-    assert_eq!(world.snapshot.machines, machines(false));
-    assert!(
-        world.node("one").maintenance_taint.is_some(),
-        "it stays out until it is gone"
-    );
+    world.pass(30);
+    assert_eq!(world.snapshot.machines, machines([false; 3]));
+    let is_tainted = world.node("one").maintenance_taint.is_some();
+    assert!(is_tainted, "it stays out until it is gone");
     world.snapshot.machines = Some(Vec::new());
     world.settle();
     assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
@@ -484,18 +421,13 @@ fn machines_that_are_not_listed_keep_what_a_machine_may_hold() {
             world.node("one").cluster_api_machine = None;
         }
         if causes.contains(&Cause::Autoscaler) {
-            let taint = Taint::new(AUTOSCALER_TAINT, "NoSchedule");
-            world.node("one").taints.push(taint);
+            taint_autoscaler(world.node("one"));
         } else {
             announce(world.node("one"), AzureNotice::Preempt, None);
         }
         world.settle();
         assert_eq!(automatic(&world).len(), 1);
-        world.snapshot.machines = Some(vec![DeletedMachine {
-            name: "of-one".to_owned(),
-            node: "one".to_owned(),
-            ..DeletedMachine::default()
-        }]);
+        world.snapshot.machines = Some(vec![deleted_machine("one", false)]);
         world.settle();
         // Cluster Autoscaler removes its taints when it starts.
         let is_of_others = |taint: &Taint| ![AUTOSCALER_TAINT, DRAINING_TAINT].contains(&taint.key.as_str());
@@ -518,17 +450,10 @@ fn a_machine_of_another_cluster_takes_no_node_and_waits_for_none() {
     for machine in [Some("other/of-one"), Some("/of-two"), None] {
         let mut world = world(&[Cause::Machine]);
         world.node("one").cluster_api_machine = machine.map(str::to_owned);
-        world.snapshot.machines = Some(vec![DeletedMachine {
-            name: "of-one".to_owned(),
-            node: "one".to_owned(),
-            is_held: true,
-            ..DeletedMachine::default()
-        }]);
+        world.snapshot.machines = Some(vec![deleted_machine("one", true)]);
         world.settle();
-        assert!(
-            automatic(&world).is_empty() && !world.node("one").unschedulable,
-            "{machine:?}"
-        );
+        let is_taken = !automatic(&world).is_empty() || world.node("one").unschedulable;
+        assert!(!is_taken, "{machine:?}");
         assert!(world.snapshot.machines.iter().flatten().all(|machine| !machine.is_held));
     }
 }
@@ -537,21 +462,16 @@ fn a_machine_of_another_cluster_takes_no_node_and_waits_for_none() {
 fn a_machine_is_released_where_its_maintenance_is_completed_and_not_where_it_is_deleted() {
     let machines = |are_held: [bool; 2]| {
         let machines = ["one", "two"].into_iter().zip(are_held);
-        let machines = machines.map(|(node, is_held)| DeletedMachine {
-            name: format!("of-{node}"),
-            node: node.to_owned(),
-            is_held,
-            ..DeletedMachine::default()
-        });
-        Some(machines.collect::<Vec<_>>())
+        Some(
+            machines
+                .map(|(node, is_held)| deleted_machine(node, is_held))
+                .collect::<Vec<_>>(),
+        )
     };
     for (is_deleted, expected) in [(false, [false, true]), (true, [true, true])] {
         let mut world = world(&[Cause::Machine]);
         for node in ["one", "two"] {
-            let in_service = NodeTraffic::InService {
-                detail: "pool web".to_owned(),
-            };
-            world.observe(node, in_service);
+            world.observe(node, in_service());
         }
         world.snapshot.machines = machines([true, true]);
         world.settle();
@@ -559,15 +479,12 @@ fn a_machine_is_released_where_its_maintenance_is_completed_and_not_where_it_is_
         if is_deleted {
             world.delete("automatic-one");
         } else {
-            world.change("automatic-one", |one| one.spec.stage = Stage::Complete);
+            world.set_stage("automatic-one", Stage::Complete);
         }
         world.settle();
         assert_eq!(world.snapshot.machines, machines(expected), "{is_deleted}");
-        assert_eq!(
-            world.node("one").maintenance_taint.is_some(),
-            is_deleted,
-            "it is created again"
-        );
+        let is_tainted = world.node("one").maintenance_taint.is_some();
+        assert_eq!(is_tainted, is_deleted, "it is created again");
     }
 }
 
@@ -616,15 +533,14 @@ proptest! {
                     node.taints.retain(|taint| taint.key != DRAINING_TAINT);
                     announce(node, notice, not_before);
                 }
-                Happening::Autoscaled => world.node(name).taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule")),
+                Happening::Autoscaled => taint_autoscaler(world.node(name)),
                 Happening::ShuttingDown(is_so) => world.node(name).shutting_down = is_so,
                 Happening::Withdrawn => world.node(name).taints.clear(),
                 Happening::Recreated | Happening::Replaced => {
                     made += 1;
-                    let uid = format!("uid-{made}");
-                    *world.node(name) = Node { name: name.to_owned(), uid, ready: true, ..Node::default() };
+                    *world.node(name) = created_again(name, &format!("uid-{made}"));
                     if matches!(happening, Happening::Replaced) {
-                        world.node(name).taints.push(Taint::new(AUTOSCALER_TAINT, "NoSchedule"));
+                        taint_autoscaler(world.node(name));
                     }
                 }
                 Happening::Passed(seconds) => world.now += SignedDuration::from_secs(seconds),

@@ -3,14 +3,11 @@
 use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::api::{NodeMaintenance, PodType, Stage};
 use headgate_maintenance::drain_plan::DrainTargets;
-use jiff::SignedDuration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::gate::announce_eviction;
 use crate::properties::{begin, happen, happenings, pods};
-use crate::world::{World, adds_finalizer, entry};
+use crate::world::{World, adds_finalizer, announce_eviction, entry};
 
 fn limited(nodes: &[&str], limit: IntOrPercent) -> World {
     let mut world = World::default().nodes(nodes);
@@ -20,20 +17,13 @@ fn limited(nodes: &[&str], limit: IntOrPercent) -> World {
 
 /// The nodes that maintenances keep cordoned.
 fn cordoned(world: &World) -> Vec<&str> {
-    let nodes = world
-        .snapshot
-        .nodes
-        .iter()
-        .filter(|node| node.was_unschedulable.is_some());
-    nodes.map(|node| node.name.as_str()).collect()
-}
-
-fn remove_node(world: &mut World, name: &str) {
-    world.snapshot.nodes.retain(|node| node.name != name);
+    let nodes = world.snapshot.nodes.iter();
+    let kept = nodes.filter(|node| node.was_unschedulable.is_some());
+    kept.map(|node| node.name.as_str()).collect()
 }
 
 fn reason<'a>(world: &'a World, maintenance: &str, kind: &str) -> &'a str {
-    world.condition(maintenance, kind).unwrap().1
+    world.condition(maintenance, kind).1
 }
 
 #[test]
@@ -41,8 +31,7 @@ fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
     let mut world = limited(&["a", "b", "c", "d", "e"], IntOrPercent::Int(2));
     world.maintain("idle", Stage::Idle, &["a", "b"], &[]);
     world.maintain("old", Stage::Drain, &["c", "d", "e"], &[]);
-    world.maintain("new", Stage::Cordon, &["a", "d"], &[]);
-    world.settle();
+    world.maintain("new", Stage::Cordon, &["a", "d"], &[]).settle();
     assert_eq!(cordoned(&world), ["c", "d"]);
     let held_back = "Held back by maintenance.maxConcurrentNodes: 2";
     for (maintenance, node, message) in [
@@ -58,14 +47,12 @@ fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
     assert!(notes.any(|note| note == "Stage Drain started on 2 nodes (1 held back)"));
     // The two that it has are drained; the maintenance is not.
     for kind in ["Drained", "LoadBalancerOut"] {
-        assert_eq!(world.condition("old", kind), Some(("False", "HeldBack")), "{kind}");
+        assert_eq!(world.condition("old", kind), ("False", "HeldBack"), "{kind}");
     }
-    remove_node(&mut world, "c");
-    world.settle();
+    world.remove_node("c").settle();
     assert_eq!(cordoned(&world), ["d", "e"], "the older one goes on");
     assert_eq!(reason(&world, "old", "Drained"), "DrainCompleted");
-    world.delete("old");
-    world.settle();
+    world.delete("old").settle();
     assert_eq!(
         cordoned(&world),
         ["a", "d"],
@@ -78,8 +65,7 @@ fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
 fn only_held_back_nodes_are_no_missing_nodes() {
     let mut world = limited(&["a", "b"], IntOrPercent::Percent(1));
     world.maintain("old", Stage::Cordon, &["a"], &[]);
-    world.maintain("new", Stage::Drain, &["b"], &[]);
-    world.settle();
+    world.maintain("new", Stage::Drain, &["b"], &[]).settle();
     assert_eq!(cordoned(&world), ["a"], "a percentage is one node at least");
     assert_eq!(reason(&world, "new", "Drained"), "HeldBack");
     assert_eq!(reason(&world, "new", "Accepted"), "Accepted");
@@ -95,10 +81,11 @@ fn a_maintenance_that_has_not_begun_takes_no_place_from_others() {
     ] {
         let mut world = limited(&["a", "b"], IntOrPercent::Int(1));
         world.maintain("refused", before, &["a"], &[]);
-        let deadline = has_deadline.then(|| Time(world.now + SignedDuration::from_mins(10)));
-        world.change("refused", |one| one.spec.deadline = deadline);
+        if has_deadline {
+            world.set_deadline("refused", 600);
+        }
         world.settle_refusing(adds_finalizer("refused"));
-        world.change("refused", |one| one.spec.stage = stage);
+        world.set_stage("refused", stage);
         world.maintain("other", Stage::Cordon, &["b"], &[]);
         world.settle_refusing(adds_finalizer("refused"));
         assert_eq!(cordoned(&world), ["b"], "{stage:?}");
@@ -110,8 +97,7 @@ fn a_maintenance_that_has_not_begun_takes_no_place_from_others() {
 #[test]
 fn what_is_cordoned_stays_and_a_node_that_is_evicted_never_waits() {
     let mut world = limited(&["a", "b", "c", "d"], IntOrPercent::Percent(50));
-    world.maintain("m", Stage::Drain, &["a", "b", "c", "d"], &[]);
-    world.settle();
+    world.maintain("m", Stage::Drain, &["a", "b", "c", "d"], &[]).settle();
     assert_eq!(cordoned(&world), ["a", "b"]);
     world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(1));
     assert_eq!(world.plan().actions.len(), 1, "the message of c and d");
@@ -135,19 +121,15 @@ fn a_node_that_is_taken_up_later_is_drained_in_the_order_of_the_plan() {
         .pods("b", 1, PodType::Default, 2_000_000_000);
     world.maintain("m", Stage::Drain, &["a", "b"], &[entry(PodType::Default, 5)]);
     world.settle();
-    world.leave("a", 1);
-    world.settle();
+    world.leave("a", 1).settle();
     let reached: DrainTargets = world.status("m", "a").drain_targets.iter().collect();
     // The machine of a is renewed: its Node goes, and b has room.
-    remove_node(&mut world, "a");
-    world.settle();
+    world.remove_node("a").settle();
     assert_eq!(world.evacuated_pods().len(), 1, "the critical pod stays for now");
     let begun: DrainTargets = world.status("m", "b").drain_targets.iter().collect();
     assert!(begun.position() < reached.position());
-    world.leave("b", 1);
-    world.settle();
-    world.leave("b", 1);
-    world.settle();
+    world.leave("b", 1).settle();
+    world.leave("b", 1).settle();
     assert_eq!(reason(&world, "m", "Drained"), "DrainCompleted");
 }
 
@@ -161,7 +143,7 @@ fn of_more_nodes_than_a_status_can_have_the_others_wait() {
         world.change("m", |one| one.spec.dry_run = dry_run);
         world.settle();
         let count = |world: &World| {
-            let status = world.maintenance("m").status.as_ref().unwrap();
+            let status = world.maintenance_status("m");
             (status.selected_nodes, status.node_statuses.len(), cordoned(world).len())
         };
         let all = if dry_run { 0 } else { 500 };
@@ -173,8 +155,7 @@ fn of_more_nodes_than_a_status_can_have_the_others_wait() {
         // A limit that has room is not what holds back.
         world.snapshot.max_concurrent_nodes = Some(IntOrPercent::Int(600));
         world.settle();
-        let conditions = &world.maintenance("m").status.as_ref().unwrap().conditions;
-        let progressing = conditions.iter().find(|one| one.type_ == "Progressing").unwrap();
+        let progressing = world.whole_condition("m", "Progressing");
         let (why, _) = progressing.message.rsplit_once(": ").unwrap();
         assert_eq!(why, "Held back: a maintenance has 500 nodes at once at most");
         if dry_run {
@@ -184,11 +165,9 @@ fn of_more_nodes_than_a_status_can_have_the_others_wait() {
         if stage == Stage::Drain {
             assert_eq!(reason(&world, "m", "Drained"), "HeldBack");
         }
-        remove_node(&mut world, "node-100");
-        world.settle();
+        world.remove_node("node-100").settle();
         assert!(world.node("node-000").unschedulable);
-        world.delete("m");
-        world.settle();
+        world.delete("m").settle();
         assert_eq!(world.find("m"), None);
         assert_eq!(cordoned(&world), Vec::<&str>::new());
     }
@@ -219,8 +198,7 @@ proptest! {
             let all_wait = cordoned(&world).is_empty() && world.snapshot.maintenances.iter().any(wants_nodes);
             prop_assert!(!all_wait, "all wait: {:#?}", world.snapshot.maintenances);
             let name = world.snapshot.maintenances[0].metadata.name.clone().unwrap();
-            world.delete(&name);
-            world.settle();
+            world.delete(&name).settle();
             prop_assert!(world.find(&name).is_none());
         }
         prop_assert!(cordoned(&world).is_empty());

@@ -1,12 +1,9 @@
 //! `spec.deadline`: load balancer first, then the pods in order, and at half of the time all of them.
 
-use headgate_core::node::NodeTraffic;
-use headgate_maintenance::api::{LoadBalancerState, PodType, Stage};
+use headgate_maintenance::api::{LoadBalancerConfirmation, LoadBalancerState, PodType, Stage};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::gate::announce_eviction;
-use crate::world::{World, pass};
+use crate::world::{OUT, World, announce_eviction, in_service};
 
 /// A node with a pod of each step of the order, and a maintenance that has so many seconds.
 fn taken(seconds: i64) -> (World, Timestamp) {
@@ -17,13 +14,8 @@ fn taken(seconds: i64) -> (World, Timestamp) {
         .pods("one", 1, PodType::DaemonSet, 0);
     world.maintain("m", Stage::Drain, &["one"], &[]);
     let created = world.now;
-    set_deadline(&mut world, "m", seconds);
+    world.set_deadline("m", seconds);
     (world, created)
-}
-
-fn set_deadline(world: &mut World, name: &str, seconds: i64) {
-    let deadline = world.now + SignedDuration::from_secs(seconds);
-    world.change(name, |one| one.spec.deadline = Some(Time(deadline)));
 }
 
 #[test]
@@ -33,58 +25,51 @@ fn the_order_holds_for_half_of_the_time() {
     assert_eq!(world.evacuated_pods().len(), 1, "the first step");
     assert_eq!(world.message("m", "one"), "Evacuating");
     assert_eq!(world.plan().wake_at, Some(created + SignedDuration::from_secs(30)));
-    pass(&mut world, 29);
+    world.pass(29);
     assert_eq!(world.evacuated_pods().len(), 1);
-    pass(&mut world, 1);
+    world.pass(1);
     assert_eq!(world.evacuated_pods().len(), 3);
     assert_eq!(
         world.message("m", "one"),
         "Evacuating all pods at once: the node is expected to be gone at 2026-01-01T00:01:01Z"
     );
     assert_eq!(world.plan().wake_at, None);
-    world.leave("one", 3);
-    world.settle();
+    world.leave("one", 3).settle();
     assert_eq!(world.message("m", "one"), "");
-    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
+    assert!(world.is_drained("m"));
 }
 
 #[test]
 fn a_later_deadline_gives_the_order_back() {
     let (mut world, _) = taken(60);
     world.settle();
-    pass(&mut world, 30);
-    set_deadline(&mut world, "m", 600);
-    world.settle();
+    world.pass(30);
+    world.set_deadline("m", 600).settle();
     assert_eq!(world.evacuated_pods().len(), 1);
 }
 
 #[test]
 fn the_load_balancer_has_half_of_what_is_left_at_most() {
     let (mut world, _) = taken(60);
-    let in_service = NodeTraffic::InService {
-        detail: "pool web".to_owned(),
-    };
-    world.observe("one", in_service);
-    world.settle();
+    world.observe("one", in_service()).settle();
     world.change("m", |one| {
-        one.spec.load_balancer.confirmation = headgate_maintenance::api::LoadBalancerConfirmation::BestEffort;
+        one.spec.load_balancer.confirmation = LoadBalancerConfirmation::BestEffort;
     });
-    pass(&mut world, 29);
+    world.pass(29);
     assert_eq!(world.evacuated_pods().len(), 0);
-    pass(&mut world, 1);
+    world.pass(1);
     let state = world.status("m", "one").load_balancer.clone().unwrap().state;
     assert_eq!(state, LoadBalancerState::TimedOut);
     assert_eq!(world.evacuated_pods().len(), 3, "and the order has ended");
     // One with another policy waits on for its own gate.
     world.maintain("strict", Stage::Drain, &["one"], &[]);
-    world.leave("one", 3);
-    world.settle();
-    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
-    assert_eq!(world.condition("strict", "Drained"), Some(("False", "LoadBalancer")));
+    world.leave("one", 3).settle();
+    assert!(world.is_drained("m"));
+    assert_eq!(world.condition("strict", "Drained"), ("False", "LoadBalancer"));
 }
 
 fn blocked(world: &World) -> (&str, &str) {
-    world.condition("m", "Blocked").unwrap()
+    world.condition("m", "Blocked")
 }
 
 #[test]
@@ -92,25 +77,21 @@ fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_ha
     // By the maintenance, by an eviction notice, by a maintenance with a longer time.
     for (notice, seconds, half) in [(false, 60, 30), (true, 3600, 15), (false, 3600, 600)] {
         let (mut world, created) = taken(seconds);
-        let in_service = NodeTraffic::InService {
-            detail: "pool web".to_owned(),
-        };
-        world.observe("one", in_service);
+        world.observe("one", in_service());
         if notice {
             announce_eviction(&mut world, "one");
         }
         world.settle();
         assert_eq!(world.plan().wake_at, Some(created + SignedDuration::from_secs(half)));
-        pass(&mut world, half - 1);
+        world.pass(half - 1);
         assert_eq!(blocked(&world).0, "False");
-        pass(&mut world, 1);
+        world.pass(1);
         for _ in 0..2 {
             assert_eq!(world.evacuated_pods().len(), 0);
             assert_eq!(blocked(&world), ("True", "LoadBalancerNotConfirmed"));
-            pass(&mut world, 60);
+            world.pass(60);
         }
-        world.observe("one", NodeTraffic::Out { since: None });
-        world.settle();
+        world.observe("one", OUT).settle();
         assert_eq!(blocked(&world).0, "False");
         assert!(!world.evacuated_pods().is_empty());
     }
@@ -120,24 +101,13 @@ fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_ha
 fn another_maintenance_holds_no_pod_of_a_node_that_is_gone_soon() {
     let (mut world, _) = taken(60);
     world = world.pods("two", 1, PodType::Default, 0);
-    world.maintain("long", Stage::Drain, &["one", "two"], &[]);
-    world.settle();
-    let unknown = NodeTraffic::InService {
-        detail: "pool web".to_owned(),
-    };
+    world.maintain("long", Stage::Drain, &["one", "two"], &[]).settle();
     world.change("long", |one| one.status = None);
-    world.observe("one", unknown);
-    world.settle();
-    world.observe("one", NodeTraffic::Out { since: None });
-    pass(&mut world, 30);
-    let of_two = world.snapshot.pods.iter().filter(|pod| pod.node == "two").count();
-    assert_eq!(
-        world.evacuated_pods().len(),
-        3 + of_two,
-        "the order of two goes on as it was"
-    );
-    world.leave("one", 3);
-    world.settle();
+    world.observe("one", in_service()).settle();
+    world.observe("one", OUT);
+    world.pass(30);
+    assert_eq!(world.evacuated_pods().len(), 4, "the order of two goes on as it was");
+    world.leave("one", 3).settle();
     assert_eq!(world.message("long", "two"), "Evacuating");
 }
 
@@ -145,8 +115,7 @@ fn another_maintenance_holds_no_pod_of_a_node_that_is_gone_soon() {
 fn a_node_that_is_drained_until_a_deadline_is_given_to_autoscalers_also_where_another_maintenance_has_none() {
     let (mut world, _) = taken(60);
     world.maintain("other", Stage::Cordon, &["one"], &[]);
-    world.maintain("long", Stage::Cordon, &["two"], &[]);
-    world.settle();
+    world.maintain("long", Stage::Cordon, &["two"], &[]).settle();
     for (node, is_kept) in [("one", false), ("two", true)] {
         let node = world.node(node);
         assert!(node.was_unschedulable.is_some());

@@ -19,42 +19,29 @@ fn undecodable(stage: Stage, of_older: Option<Stage>) -> World {
     world
         .snapshot
         .maintenances
-        .retain(|one| one.metadata.name.as_deref() != Some("odd"));
+        .retain(|one| one.metadata.uid.as_ref() != Some(&uid));
     world.snapshot.undecodable_maintenances = [(uid, "odd".to_owned())].into();
     world
 }
 
 #[test]
 fn the_node_of_an_undecodable_maintenance_stays_out_until_that_is_gone() {
-    let [cordon, drain, complete] = [Stage::Cordon, Stage::Drain, Stage::Complete];
-    for (what, stage, of_older, of_another) in [
-        ("cordoned", cordon, None, [].as_slice()),
-        ("cordoned, and of an idle one", cordon, None, &[Stage::Idle]),
-        ("cordoned by two, one of which ends", cordon, None, &[cordon, complete]),
-        ("cordoned, and of one that was over before", cordon, Some(complete), &[]),
-        (
-            "cordoned, and drained by an older one that ends",
-            cordon,
-            Some(drain),
-            &[complete],
-        ),
-        ("drained", drain, None, &[]),
-        ("drained, and of an idle one", drain, None, &[Stage::Idle]),
-        ("drained by two", drain, None, &[drain]),
-        ("drained by two, one of which ends", drain, None, &[drain, complete]),
-        (
-            "drained by two, the older of which ends",
-            drain,
-            Some(drain),
-            &[complete],
-        ),
-        (
-            "drained, and cordoned by an older one that ends",
-            drain,
-            Some(cordon),
-            &[complete],
-        ),
+    use Stage::{Complete, Cordon, Drain, Idle};
+    // Its own stage, that of an older one, and those of another one, or of the older one from then on.
+    for (stage, of_older, of_another) in [
+        (Cordon, None, [].as_slice()),
+        (Cordon, None, &[Idle]),
+        (Cordon, None, &[Cordon, Complete]),
+        (Cordon, Some(Complete), &[]),
+        (Cordon, Some(Drain), &[Complete]),
+        (Drain, None, &[]),
+        (Drain, None, &[Idle]),
+        (Drain, None, &[Drain]),
+        (Drain, None, &[Drain, Complete]),
+        (Drain, Some(Drain), &[Complete]),
+        (Drain, Some(Cordon), &[Complete]),
     ] {
+        let what = format!("{stage:?}, an older one {of_older:?}, then {of_another:?}");
         let mut world = undecodable(stage, of_older);
         let isolation = |world: &mut World| {
             let node = world.node("one").clone();
@@ -65,7 +52,7 @@ fn the_node_of_an_undecodable_maintenance_stays_out_until_that_is_gone() {
             if number == 0 && of_older.is_none() {
                 world.maintain("m", *stage, &["one"], &[]);
             } else {
-                world.change("m", |one| one.spec.stage = *stage);
+                world.set_stage("m", *stage);
             }
             world.settle();
         }
@@ -73,7 +60,7 @@ fn the_node_of_an_undecodable_maintenance_stays_out_until_that_is_gone() {
         assert_eq!(isolation(&mut world), before, "{what}");
         world.snapshot.undecodable_maintenances.clear();
         world.settle();
-        let is_out = of_another.last() == Some(&Stage::Drain);
+        let is_out = of_another.last() == Some(&Drain);
         assert_eq!(world.node("one").unschedulable, is_out, "{what}");
     }
 }
@@ -84,12 +71,10 @@ fn evacuations_of_unknown_pods_stay_while_a_maintenance_is_undecodable() {
     // Only pods of nodes that a known maintenance selects are read.
     world.snapshot.pods.clear();
     world = world.pods("two", 1, PodType::Default, 0);
-    world.maintain("m", Stage::Drain, &["two"], &[]);
-    world.settle();
+    world.maintain("m", Stage::Drain, &["two"], &[]).settle();
     assert_eq!(world.evacuated_pods().len(), 2);
-    world.delete("m");
-    world.settle();
-    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
+    world.delete("m").settle();
+    assert_eq!(world.evacuated_pods(), ["pod-0001"]);
     world.snapshot.undecodable_maintenances.clear();
     world.settle();
     assert!(world.snapshot.evacuations.is_empty());

@@ -2,32 +2,29 @@
 
 use headgate_maintenance::api::{PodType, Stage};
 use headgate_maintenance::drain_plan::PodSelector;
-use headgate_maintenance::plan::action::{Action, EventReason};
-use jiff::SignedDuration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use headgate_maintenance::plan::action::{Action, Event, EventReason};
 
-use crate::world::{World, entry};
+use crate::world::{World, adds_finalizer, entry};
 
-/// The only target of a node, as each maintenance of the node shows it.
-fn target(world: &World, node: &str) -> Option<i32> {
-    let mut found = Vec::new();
-    for maintenance in &world.snapshot.maintenances {
-        let statuses = &maintenance.status.as_ref().unwrap().node_statuses;
-        for status in statuses.iter().filter(|status| status.node_ref.name == node) {
-            assert_eq!(status.drain_targets.len(), 1, "{node}");
-            assert_eq!(status.drain_targets[0].pod_type, PodType::Default);
-            found.push(status.drain_targets[0].pod_priority);
-        }
-    }
-    assert!(
-        found.windows(2).all(|pair| pair[0] == pair[1]),
-        "all maintenances of {node} show the same: {found:?}"
-    );
-    found.first().copied()
-}
-
-fn targets(world: &World) -> [Option<i32>; 4] {
-    ["one", "two", "three", "four"].map(|node| target(world, node))
+/// What each maintenance shows of each of its nodes: the only target, the pods, and the message.
+fn shown(world: &World) -> Vec<String> {
+    let maintenances = world.snapshot.maintenances.iter();
+    let shown = maintenances.flat_map(|maintenance| {
+        let name = maintenance.metadata.name.as_deref().unwrap();
+        world.maintenance_status(name).node_statuses.iter().map(move |status| {
+            let (node, message) = (&status.node_ref.name, &status.drain_message);
+            let [target] = &status.drain_targets[..] else {
+                panic!("{node}: {status:?}")
+            };
+            assert_eq!(target.pod_type, PodType::Default);
+            let (pending, evacuating) = (status.pods_pending_evacuation, status.pods_evacuating);
+            format!(
+                "{name} {node} to {}: {evacuating} evacuating, {pending} pending, {message}",
+                target.pod_priority
+            )
+        })
+    });
+    shown.collect()
 }
 
 fn counts(world: &World, maintenance: &str, node: &str) -> (i32, i32) {
@@ -53,130 +50,102 @@ fn three_intersecting_maintenances() {
     let plan_a = [entry(Default, 5_000), entry(Default, 15_000), entry(DaemonSet, 3_000)];
     let plan_b = [entry(Default, 10_000), entry(Default, 15_000), entry(DaemonSet, 4_000)];
     let plan_c = [entry(Default, 2_000), entry(Default, 15_000)];
-    world.maintain("maintenance-a", Stage::Drain, &["one", "two"], &plan_a);
-    world.maintain("maintenance-b", Stage::Drain, &["one", "three"], &plan_b);
+    world.maintain("a", Stage::Drain, &["one", "two"], &plan_a);
+    world.maintain("b", Stage::Drain, &["one", "three"], &plan_b);
 
     // V0
     world.settle();
-    assert_eq!(targets(&world), [Some(5_000), Some(5_000), Some(10_000), None]);
-    assert_eq!(world.message("maintenance-a", "one"), "Evacuating");
-    assert_eq!(world.message("maintenance-a", "two"), "Evacuating");
+    let expected = [
+        "a one to 5000: 10 evacuating, 100 pending, Evacuating",
+        "a two to 5000: 7 evacuating, 30 pending, Evacuating",
+        "b one to 5000: 10 evacuating, 100 pending, Evacuating (limited by a)",
+        "b three to 10000: 25 evacuating, 45 pending, Evacuating",
+    ];
+    assert_eq!(shown(&world), expected);
     assert_eq!(
-        world.message("maintenance-b", "one"),
-        "Evacuating (limited by maintenance-a)"
-    );
-    assert_eq!(world.message("maintenance-b", "three"), "Evacuating");
-    assert_eq!(counts(&world, "maintenance-a", "one"), (100, 10));
-    assert_eq!(counts(&world, "maintenance-a", "two"), (30, 7));
-    assert_eq!(counts(&world, "maintenance-b", "one"), (100, 10));
-    assert_eq!(counts(&world, "maintenance-b", "three"), (45, 25));
-
-    let pods_left = |world: &World, name| world.maintenance(name).status.as_ref().unwrap().pods_left;
-    assert_eq!(
-        ["maintenance-a", "maintenance-b"].map(|name| pods_left(&world, name)),
+        ["a", "b"].map(|name| world.maintenance_status(name).pods_left),
         [147, 180]
     );
 
     // V1: node three is done.
-    world.leave("three", 25);
-    world.leave("one", 5);
-    world.settle();
-    assert_eq!(targets(&world), [Some(5_000), Some(5_000), Some(10_000), None]);
-    assert_eq!(
-        world.message("maintenance-b", "one"),
-        "Evacuating (limited by maintenance-a)"
-    );
-    assert_eq!(world.message("maintenance-b", "three"), "Waiting for node one.");
-    assert_eq!(counts(&world, "maintenance-b", "one"), (100, 5));
-    assert_eq!(counts(&world, "maintenance-b", "three"), (45, 0));
+    world.leave("three", 25).leave("one", 5).settle();
+    let expected = [
+        "a one to 5000: 5 evacuating, 100 pending, Evacuating",
+        "a two to 5000: 7 evacuating, 30 pending, Evacuating",
+        "b one to 5000: 5 evacuating, 100 pending, Evacuating (limited by a)",
+        "b three to 10000: 0 evacuating, 45 pending, Waiting for node one.",
+    ];
+    assert_eq!(shown(&world), expected);
 
     // V2: node one is done too.
-    world.leave("one", 5);
-    world.leave("two", 5);
-    world.settle();
-    assert_eq!(targets(&world), [Some(5_000), Some(5_000), Some(10_000), None]);
-    assert_eq!(world.message("maintenance-a", "one"), "Waiting for node two.");
-    assert_eq!(world.message("maintenance-a", "two"), "Evacuating");
-    assert_eq!(
-        world.message("maintenance-b", "one"),
-        "Waiting for node two (maintenance-a)."
-    );
-    assert_eq!(
-        world.message("maintenance-b", "three"),
-        "Waiting for node two (maintenance-a)."
-    );
-    assert_eq!(counts(&world, "maintenance-a", "one"), (100, 0));
-    assert_eq!(counts(&world, "maintenance-a", "two"), (30, 2));
+    world.leave("one", 5).leave("two", 5).settle();
+    let expected = [
+        "a one to 5000: 0 evacuating, 100 pending, Waiting for node two.",
+        "a two to 5000: 2 evacuating, 30 pending, Evacuating",
+        "b one to 5000: 0 evacuating, 100 pending, Waiting for node two (a).",
+        "b three to 10000: 0 evacuating, 45 pending, Waiting for node two (a).",
+    ];
+    assert_eq!(shown(&world), expected);
 
     // V3: node two is done.
-    world.leave("two", 2);
-    world.settle();
-    assert_eq!(targets(&world), [Some(10_000), Some(15_000), Some(10_000), None]);
-    assert_eq!(
-        world.message("maintenance-a", "one"),
-        "Evacuating (limited by maintenance-b)"
-    );
-    assert_eq!(world.message("maintenance-a", "two"), "Evacuating");
-    assert_eq!(world.message("maintenance-b", "one"), "Evacuating");
-    assert_eq!(world.message("maintenance-b", "three"), "Waiting for node one.");
-    assert_eq!(counts(&world, "maintenance-a", "one"), (70, 30));
-    assert_eq!(counts(&world, "maintenance-a", "two"), (21, 9));
-    assert_eq!(counts(&world, "maintenance-b", "three"), (45, 0));
+    world.leave("two", 2).settle();
+    let expected = [
+        "a one to 10000: 30 evacuating, 70 pending, Evacuating (limited by b)",
+        "a two to 15000: 9 evacuating, 21 pending, Evacuating",
+        "b one to 10000: 30 evacuating, 70 pending, Evacuating",
+        "b three to 10000: 0 evacuating, 45 pending, Waiting for node one.",
+    ];
+    assert_eq!(shown(&world), expected);
 
-    // V4: maintenance-c is created.
-    assert!(
-        world
-            .events
-            .iter()
-            .all(|event| event.reason != EventReason::FastForwarded)
-    );
-    world.maintain("maintenance-c", Stage::Drain, &["one", "four"], &plan_c);
-    world.settle();
-    assert_eq!(targets(&world), [Some(10_000), Some(15_000), Some(10_000), Some(2_000)]);
+    // V4: c is created.
+    assert_eq!(world.recorded(EventReason::FastForwarded), Vec::<&Event>::new());
+    world.maintain("c", Stage::Drain, &["one", "four"], &plan_c).settle();
+    let expected = [
+        "a one to 10000: 30 evacuating, 70 pending, Evacuating (limited by b)",
+        "a two to 15000: 9 evacuating, 21 pending, Evacuating",
+        "b one to 10000: 30 evacuating, 70 pending, Evacuating",
+        "b three to 10000: 0 evacuating, 45 pending, Waiting for node one.",
+        "c four to 2000: 5 evacuating, 20 pending, Evacuating",
+        "c one to 10000: 30 evacuating, 70 pending, Evacuating (fast-forwarded by older b)",
+    ];
+    assert_eq!(shown(&world), expected);
+    let forwarded = world.recorded(EventReason::FastForwarded);
+    let [event] = forwarded[..] else {
+        panic!("{forwarded:?}")
+    };
+    assert_eq!((event.maintenance.as_str(), event.node.as_deref()), ("c", Some("one")));
     assert_eq!(
-        world.message("maintenance-c", "one"),
-        "Evacuating (fast-forwarded by older maintenance-b)"
-    );
-    assert_eq!(world.message("maintenance-c", "four"), "Evacuating");
-    assert_eq!(counts(&world, "maintenance-c", "one"), (70, 30));
-    assert_eq!(counts(&world, "maintenance-c", "four"), (20, 5));
-    let forwarded: Vec<_> = world
-        .events
-        .iter()
-        .filter(|event| event.reason == EventReason::FastForwarded)
-        .collect();
-    assert_eq!(forwarded.len(), 1, "{forwarded:?}");
-    assert_eq!(
-        (forwarded[0].maintenance.as_str(), forwarded[0].node.as_deref()),
-        ("maintenance-c", Some("one"))
-    );
-    assert_eq!(
-        forwarded[0].note,
-        "Node one is further on than this drain plan, because of older maintenance-a, maintenance-b; pods of earlier entries leave at once"
+        event.note,
+        "Node one is further on than this drain plan, because of older a, b; pods of earlier entries leave at once"
     );
     // Who raised the target may be gone.
     let mut alone = world.clone();
-    for name in ["maintenance-a", "maintenance-b"] {
-        alone.delete(name);
-    }
-    alone.settle();
-    assert_eq!(alone.message("maintenance-c", "one"), "Evacuating");
+    alone.delete("a").delete("b").settle();
+    assert_eq!(alone.message("c", "one"), "Evacuating");
 
     // V5: only node four has pods left at its target.
-    world.leave("one", 30);
-    world.leave("two", 9);
-    world.settle();
-    assert_eq!(targets(&world), [Some(10_000), Some(15_000), Some(10_000), Some(2_000)]);
-    assert_eq!(
-        world.message("maintenance-b", "one"),
-        "Waiting for node four (maintenance-c)."
-    );
-    assert_eq!(world.message("maintenance-c", "one"), "Waiting for node four.");
+    world.leave("one", 30).leave("two", 9).settle();
+    let expected = [
+        "a one to 10000: 0 evacuating, 70 pending, Waiting for node four (c).",
+        "a two to 15000: 0 evacuating, 21 pending, Waiting for node four (c).",
+        "b one to 10000: 0 evacuating, 70 pending, Waiting for node four (c).",
+        "b three to 10000: 0 evacuating, 45 pending, Waiting for node four (c).",
+        "c four to 2000: 5 evacuating, 20 pending, Evacuating",
+        "c one to 10000: 0 evacuating, 70 pending, Waiting for node four.",
+    ];
+    assert_eq!(shown(&world), expected);
 
     // V6: node four is done.
-    world.leave("four", 5);
-    world.settle();
-    assert_eq!(targets(&world), [15_000; 4].map(Some));
+    world.leave("four", 5).settle();
+    let expected = [
+        "a one to 15000: 70 evacuating, 0 pending, Evacuating",
+        "a two to 15000: 0 evacuating, 21 pending, Waiting for node one.",
+        "b one to 15000: 70 evacuating, 0 pending, Evacuating",
+        "b three to 15000: 45 evacuating, 0 pending, Evacuating",
+        "c four to 15000: 20 evacuating, 0 pending, Evacuating",
+        "c one to 15000: 70 evacuating, 0 pending, Evacuating",
+    ];
+    assert_eq!(shown(&world), expected);
 }
 
 #[test]
@@ -191,34 +160,30 @@ fn one_maintenance_goes_through_its_plan() {
     world.maintain("m", Stage::Drain, &["one"], &[]);
     for pod in ["pod-0001", "pod-0002", "pod-0003"] {
         world.settle();
-        assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), [pod]);
-        assert_eq!(world.condition("m", "Drained").unwrap().0, "False");
+        assert_eq!(world.evacuated_pods(), [pod]);
+        assert!(!world.is_drained("m"));
         world.leave("one", 1);
     }
     world.settle();
     assert_eq!(world.evacuated_pods().len(), 0, "the static pod is left alone");
-    assert_eq!(world.condition("m", "Drained"), Some(("True", "DrainCompleted")));
-    let status = world.maintenance("m").status.as_ref().unwrap();
-    assert_eq!(status.drain_plan_index, Some(11), "the last of twelve entries");
-    let status = world.status("m", "one");
-    assert_eq!(
-        (
-            status.pods_unsupported,
-            status.pods_pending_evacuation,
-            status.pods_evacuating
-        ),
-        (1, 0, 0)
-    );
-    assert_eq!(status.drain_message, "");
+    assert_eq!(world.condition("m", "Drained"), ("True", "DrainCompleted"));
+    let index = world.maintenance_status("m").drain_plan_index;
+    assert_eq!(index, Some(11), "the last of twelve entries");
+    assert_eq!(world.status("m", "one").pods_unsupported, 1);
+    assert_eq!(counts(&world, "m", "one"), (0, 0));
+    assert_eq!(world.message("m", "one"), "");
+}
+
+/// A node with a pod that leaves late.
+fn critical() -> World {
+    let world = World::default().nodes(&["one"]);
+    world.pods("one", 1, PodType::Default, 2_000_000_000)
 }
 
 #[test]
 fn a_pod_of_an_earlier_entry_that_appears_later_leaves_too() {
-    let mut world = World::default()
-        .nodes(&["one"])
-        .pods("one", 1, PodType::Default, 2_000_000_000);
-    world.maintain("m", Stage::Drain, &["one"], &[]);
-    world.settle();
+    let mut world = critical();
+    world.maintain("m", Stage::Drain, &["one"], &[]).settle();
     world = world.pods("one", 1, PodType::Default, 5);
     world.settle();
     assert_eq!(world.evacuated_pods().len(), 2);
@@ -226,102 +191,77 @@ fn a_pod_of_an_earlier_entry_that_appears_later_leaves_too() {
 
 #[test]
 fn a_node_that_joins_begins_with_the_first_entry() {
-    let mut world = World::default()
-        .nodes(&["one"])
-        .pods("one", 1, PodType::Default, 2_000_000_000)
+    let mut world = critical()
         .pods("two", 1, PodType::Default, 5)
         .pods("two", 1, PodType::Default, 2_000_000_000)
         .pods("two", 1, PodType::Default, i32::MAX);
-    world.maintain("m", Stage::Drain, &["one", "two"], &[]);
-    world.settle();
+    world.maintain("m", Stage::Drain, &["one", "two"], &[]).settle();
     world = world.nodes(&["two"]);
     world.settle();
     assert_eq!(counts(&world, "m", "two"), (2, 1));
     assert_eq!(counts(&world, "m", "one"), (0, 1), "what has begun goes on");
-    assert_eq!(
-        world.message("m", "one"),
-        "Evacuating",
-        "no other maintenance is further on"
-    );
+    let message = world.message("m", "one");
+    assert_eq!(message, "Evacuating", "no other maintenance is further on");
     assert!(world.node("two").unschedulable);
-    world.leave("two", 1);
-    world.settle();
-    assert_eq!(
-        counts(&world, "m", "two"),
-        (2, 0),
-        "not before the pod of the entry on the other node has left"
-    );
+    world.leave("two", 1).settle();
+    // Not before the pod of the entry on the other node has left.
+    assert_eq!(counts(&world, "m", "two"), (2, 0));
     assert_eq!(world.message("m", "two"), "Waiting for node one.");
-    world.snapshot.nodes.retain(|node| node.name != "two");
+    world.remove_node("two");
     world.remove_pods(|pod| pod.node == "two");
-    world.leave("one", 1);
-    world.settle();
+    world.leave("one", 1).settle();
     assert_eq!(
-        world.condition("m", "Drained").unwrap().0,
+        world.condition("m", "Drained").0,
         "True",
         "a deleted node counts as done"
     );
-    assert_eq!(world.maintenance("m").status.as_ref().unwrap().node_statuses.len(), 1);
+    assert_eq!(world.maintenance_status("m").node_statuses.len(), 1);
 }
 
 #[test]
 fn a_selector_that_matches_no_node_drains_nothing() {
-    let no_nodes = Some(("False", "NoNodes"));
+    let no_nodes = ("False", "NoNodes");
     let mut world = World::default().nodes(&["two"]);
-    world.maintain("m", Stage::Drain, &["one"], &[]);
-    world.settle();
+    world.maintain("m", Stage::Drain, &["one"], &[]).settle();
     assert_eq!(world.condition("m", "Drained"), no_nodes);
     assert_eq!(world.condition("m", "LoadBalancerOut"), no_nodes);
-    let status = world.maintenance("m").status.as_ref().unwrap();
-    assert_eq!(status.drain_plan_index, Some(0));
+    assert_eq!(world.maintenance_status("m").drain_plan_index, Some(0));
+}
+
+/// A node with a pod of each step of the order.
+fn three_steps() -> World {
+    critical()
+        .pods("one", 1, PodType::Default, 5)
+        .pods("one", 1, PodType::DaemonSet, 5)
 }
 
 /// As when a node gets the label that a maintenance selects.
 #[test]
 fn a_maintenance_that_had_no_node_begins_with_the_first_entry_where_another_one_drains_its_node() {
-    let mut world = World::default()
-        .nodes(&["one"])
-        .pods("one", 1, PodType::Default, 5)
-        .pods("one", 1, PodType::Default, 2_000_000_000)
-        .pods("one", 1, PodType::DaemonSet, 5);
+    let mut world = three_steps();
     world.maintain("m", Stage::Drain, &["absent"], &[]);
-    world.maintain("other", Stage::Drain, &["one"], &[]);
-    world.settle();
-    world.select("m", "one");
-    world.settle();
-    world.delete("other");
-    world.settle();
-    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
+    world.maintain("other", Stage::Drain, &["one"], &[]).settle();
+    world.select("m", &["one"]).settle();
+    world.delete("other").settle();
+    assert_eq!(world.evacuated_pods(), ["pod-0002"]);
 }
 
 /// It has drained a node, which may be gone since.
 #[test]
 fn a_maintenance_begins_with_the_first_entry_on_a_node_that_another_one_drains() {
     for is_gone in [false, true] {
-        let mut world = World::default()
-            .nodes(&["one", "drained"])
-            .pods("one", 1, PodType::Default, 5)
-            .pods("one", 1, PodType::Default, 2_000_000_000)
-            .pods("one", 1, PodType::DaemonSet, 5);
+        let mut world = three_steps().nodes(&["drained"]);
         world.maintain("m", Stage::Drain, &["drained"], &[]);
-        world.maintain("other", Stage::Drain, &["one"], &[]);
-        world.settle();
+        world.maintain("other", Stage::Drain, &["one"], &[]).settle();
         if is_gone {
-            world.snapshot.nodes.retain(|node| node.name != "drained");
-            world.settle();
-            world.select("m", "one");
+            world.remove_node("drained").settle();
+            world.select("m", &["one"]);
         } else {
-            world.change("m", |one| {
-                let terms = &mut one.spec.node_selector.node_selector_terms;
-                let names = terms[0].match_fields.as_mut().unwrap()[0].values.as_mut().unwrap();
-                names.push("one".to_owned());
-            });
+            world.select("m", &["drained", "one"]);
         }
         world.settle();
-        world.delete("other");
-        world.settle();
-        let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();
-        assert_eq!(evacuated, ["pod-0001"], "{is_gone}");
+        world.delete("other").settle();
+        assert_eq!(world.evacuated_pods(), ["pod-0002"], "{is_gone}");
     }
 }
 
@@ -329,9 +269,8 @@ fn a_maintenance_begins_with_the_first_entry_on_a_node_that_another_one_drains()
 fn nodes_that_are_deleted_in_a_drain_are_drained_and_those_that_stop_to_match_are_not() {
     let drained = |is_deleted: bool| {
         let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
-        world.maintain("m", Stage::Drain, &["one"], &[]);
-        world.settle();
-        assert_eq!(world.condition("m", "Drained").unwrap().0, "False");
+        world.maintain("m", Stage::Drain, &["one"], &[]).settle();
+        assert!(!world.is_drained("m"));
         if is_deleted {
             world.snapshot.nodes.clear();
             world.remove_pods(|_| true);
@@ -347,16 +286,16 @@ fn nodes_that_are_deleted_in_a_drain_are_drained_and_those_that_stop_to_match_ar
         world
     };
     let mut deleted = drained(true);
-    assert_eq!(deleted.condition("m", "Drained").unwrap().0, "True");
+    assert!(deleted.is_drained("m"));
     let last = deleted.events.last().unwrap();
     assert_eq!(last.note, "All pods have left; the nodes are gone");
-    assert_eq!(deleted.condition("m", "AllNodesSelected").unwrap().0, "False");
+    assert_eq!(deleted.condition("m", "AllNodesSelected").0, "False");
     let unmatched = drained(false);
-    assert_eq!(unmatched.condition("m", "Drained"), Some(("False", "NoNodes")));
+    assert_eq!(unmatched.condition("m", "Drained"), ("False", "NoNodes"));
     // Another selector says something else.
     deleted.change("m", |one| one.metadata.generation = Some(2));
     deleted.settle();
-    assert_eq!(deleted.condition("m", "Drained").unwrap().1, "NoNodes");
+    assert_eq!(deleted.condition("m", "Drained").1, "NoNodes");
 }
 
 #[test]
@@ -377,10 +316,9 @@ fn a_newer_maintenance_adds_nothing_to_a_node_that_is_further_on() {
         world.message("newer", "one"),
         "Evacuating (fast-forwarded by older older)"
     );
-    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
-    world.leave("one", 1);
-    world.settle();
-    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0002"]);
+    assert_eq!(world.evacuated_pods(), ["pod-0001"]);
+    world.leave("one", 1).settle();
+    assert_eq!(world.evacuated_pods(), ["pod-0002"]);
 }
 
 /// Both maintenances of node one move in the same plan, and only the first status is written.
@@ -405,13 +343,11 @@ fn assert_evacuated_after_a_lost_status(pods: [(PodType, i32); 3], left: &str, e
             world = world.pods(node, 1, kind, priority);
         }
         world.maintain("a", Stage::Drain, &["one", "two"], &[]);
-        world.maintain("b", Stage::Drain, &["one", "three"], &[]);
-        world.settle();
+        world.maintain("b", Stage::Drain, &["one", "three"], &[]).settle();
         world.leave(left, 1);
         write_one_of_two_statuses(&mut world, written);
         world.settle();
-        let evacuated: Vec<_> = world.evacuated_pods().into_iter().collect();
-        assert_eq!(evacuated, expected, "{written}");
+        assert_eq!(world.evacuated_pods(), expected, "{written}");
     }
 }
 
@@ -442,12 +378,10 @@ fn a_maintenance_that_another_one_holds_is_not_overtaken() {
     labelled.pod_selector = Some(PodSelector::label("app", "db"));
     world.maintain("holding", Stage::Drain, &["one"], &[labelled]);
     world.maintain("held", Stage::Drain, &["one", "two"], &[]);
-    world.maintain("behind", Stage::Drain, &["two", "three"], &[]);
-    world.settle();
-    world.leave("one", 1);
-    world.settle();
+    world.maintain("behind", Stage::Drain, &["two", "three"], &[]).settle();
+    world.leave("one", 1).settle();
     // The entry with the label takes "holding" one step more, in which "held" is idle but not done.
-    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0002"]);
+    assert_eq!(world.evacuated_pods(), ["pod-0002"]);
 }
 
 /// The finalizer of the older one is written late. Meanwhile nothing leaves node two, which no other maintenance drains, and nothing node
@@ -473,24 +407,25 @@ fn a_maintenance_that_is_about_to_start_is_not_overtaken() {
         );
         let plan = [entry(PodType::Default, 10_000)];
         world.maintain("younger", Stage::Drain, &["one", "three"], &plan);
-        let deadline = has_deadline.then(|| Time(world.now + SignedDuration::from_mins(10)));
-        world.change("younger", |one| one.spec.deadline = deadline);
-        world.now += SignedDuration::from_secs(seconds);
+        if has_deadline {
+            world.set_deadline("younger", 600);
+        }
+        world.now = world.after(seconds);
         for _ in 0..10 {
             let planned = world.plan();
             if seconds < 30 {
                 assert!(planned.wake_at.is_some_and(|at| at > world.now), "{planned:?}");
             }
             for action in planned.actions {
-                let is_late = matches!(&action, Action::AddFinalizer { maintenance } if maintenance == "older");
-                if !is_late {
+                if !adds_finalizer("older")(&action) {
                     world.apply(action);
                 }
             }
         }
-        assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), meanwhile);
+        assert_eq!(world.evacuated_pods(), meanwhile);
         world.settle();
-        assert_eq!(target(&world, "one"), Some(expected));
+        assert_eq!(world.status("older", "one").drain_targets[0].pod_priority, expected);
+        assert_eq!(world.status("younger", "one").drain_targets[0].pod_priority, expected);
         assert_eq!(world.message("older", "one"), message);
     }
 }

@@ -4,18 +4,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_core::clock::whole_seconds;
-use headgate_core::node::{Condition as NodeCondition, Node, NodeTraffic, UPGRADE_STATUS_LABEL};
+use headgate_core::node::{
+    AzureNotice, Condition as NodeCondition, DRAINING_TAINT, Node, NodeTraffic, RecordedNotice, Taint,
+    UPGRADE_STATUS_LABEL,
+};
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{
     CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
-    NodeMaintenanceSpec, PodType, Stage,
+    NodeMaintenanceSpec, NodeMaintenanceStatus, PodType, Stage,
 };
-use headgate_maintenance::plan::action::{Action, Change, EvacuationChange, Event};
+use headgate_maintenance::plan::action::{Action, Change, EvacuationChange, Event, EventReason};
 use headgate_maintenance::plan::{Plan, plan};
 use headgate_maintenance::snapshot::{PodFacts, Snapshot};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde_json::json;
+
+/// What a node in no load balancer has.
+pub(super) const OUT: NodeTraffic = NodeTraffic::Out { since: None };
 
 /// More plans than any story here takes until nothing is left to do.
 const MOST_ROUNDS: usize = 50;
@@ -48,10 +54,29 @@ pub(super) fn adds_finalizer(to: &str) -> impl Fn(&Action) -> bool {
     move |action| matches!(action, Action::AddFinalizer { maintenance } if maintenance == to)
 }
 
-/// Lets so many seconds pass, and settles.
-pub(super) fn pass(world: &mut World, seconds: i64) {
-    world.now += SignedDuration::from_secs(seconds);
-    world.settle();
+pub(super) fn in_service() -> NodeTraffic {
+    NodeTraffic::InService {
+        detail: "pool web still sends traffic".to_owned(),
+    }
+}
+
+fn is_named(name: &str, one: &NodeMaintenance) -> bool {
+    one.metadata.name.as_deref() == Some(name)
+}
+
+/// A node that is expected to be gone in 30 s.
+pub(super) fn announce_eviction(world: &mut World, node: &str) {
+    let at = world.after(30);
+    announce(world.node(node), AzureNotice::Preempt, Some(at));
+}
+
+pub(super) fn announce(node: &mut Node, event_type: AzureNotice, not_before: Option<Timestamp>) {
+    node.taints.push(Taint::new(DRAINING_TAINT, "NoSchedule"));
+    node.notice = Some(RecordedNotice {
+        event_type,
+        not_before,
+        is_tainted: true,
+    });
 }
 
 impl World {
@@ -63,13 +88,24 @@ impl World {
                 ready: true,
                 ..Node::default()
             }));
-            self.observe(name, NodeTraffic::Out { since: None });
+            self.observe(name, OUT);
         }
         self
     }
 
-    pub(super) fn observe(&mut self, node: &str, observation: NodeTraffic) {
+    pub(super) fn observe(&mut self, node: &str, observation: NodeTraffic) -> &mut Self {
         self.snapshot.load_balancers.insert(node.to_owned(), observation);
+        self
+    }
+
+    pub(super) fn after(&self, seconds: i64) -> Timestamp {
+        self.now + SignedDuration::from_secs(seconds)
+    }
+
+    /// Lets so many seconds pass, and settles.
+    pub(super) fn pass(&mut self, seconds: i64) {
+        self.now = self.after(seconds);
+        self.settle();
     }
 
     /// Pods of a node with a priority.
@@ -90,7 +126,7 @@ impl World {
     }
 
     /// A maintenance of nodes by name, created now, a second after the one before.
-    pub(super) fn maintain(&mut self, name: &str, stage: Stage, nodes: &[&str], plan: &[DrainPlanEntry]) {
+    pub(super) fn maintain(&mut self, name: &str, stage: Stage, nodes: &[&str], plan: &[DrainPlanEntry]) -> &mut Self {
         self.now += SignedDuration::from_secs(1);
         let terms: Vec<_> = nodes
             .iter()
@@ -104,6 +140,7 @@ impl World {
         object.metadata.uid = Some(format!("uid-of-{name}"));
         object.metadata.creation_timestamp = Some(Time(self.now));
         self.snapshot.maintenances.push(object);
+        self
     }
 
     pub(super) fn maintenance(&self, name: &str) -> &NodeMaintenance {
@@ -111,46 +148,78 @@ impl World {
     }
 
     pub(super) fn find(&self, name: &str) -> Option<&NodeMaintenance> {
-        let mut maintenances = self.snapshot.maintenances.iter();
-        maintenances.find(|one| one.metadata.name.as_deref() == Some(name))
+        self.snapshot.maintenances.iter().find(|one| is_named(name, one))
     }
 
-    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut NodeMaintenance)) {
+    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut NodeMaintenance)) -> &mut Self {
         let mut maintenances = self.snapshot.maintenances.iter_mut();
-        change(
-            maintenances
-                .find(|one| one.metadata.name.as_deref() == Some(name))
-                .unwrap(),
-        );
+        change(maintenances.find(|one| is_named(name, one)).unwrap());
+        self
     }
 
-    /// Makes the node of this name the only one that a maintenance selects.
-    pub(super) fn select(&mut self, name: &str, node: &str) {
+    pub(super) fn set_stage(&mut self, name: &str, stage: Stage) -> &mut Self {
+        self.change(name, |one| one.spec.stage = stage)
+    }
+
+    /// Gives a maintenance so many seconds from now on.
+    pub(super) fn set_deadline(&mut self, name: &str, seconds: i64) -> &mut Self {
+        let deadline = self.after(seconds);
+        self.change(name, |one| one.spec.deadline = Some(Time(deadline)))
+    }
+
+    /// Makes the nodes of these names the only ones that a maintenance selects.
+    pub(super) fn select(&mut self, name: &str, nodes: &[&str]) -> &mut Self {
         self.change(name, |one| {
             let terms = &mut one.spec.node_selector.node_selector_terms;
-            terms[0].match_fields.as_mut().unwrap()[0].values = Some(vec![node.to_owned()]);
-        });
+            let names = nodes.iter().map(|node| (*node).to_owned()).collect();
+            terms[0].match_fields.as_mut().unwrap()[0].values = Some(names);
+        })
     }
 
-    pub(super) fn delete(&mut self, name: &str) {
+    pub(super) fn delete(&mut self, name: &str) -> &mut Self {
         let now = self.now;
         self.change(name, |one| one.metadata.deletion_timestamp = Some(Time(now)));
         self.collect();
+        self
+    }
+
+    /// The machine of a node goes, and with it its Node.
+    pub(super) fn remove_node(&mut self, name: &str) -> &mut Self {
+        self.snapshot.nodes.retain(|node| node.name != name);
+        self
+    }
+
+    pub(super) fn maintenance_status(&self, name: &str) -> &NodeMaintenanceStatus {
+        self.maintenance(name).status.as_ref().unwrap()
     }
 
     pub(super) fn status(&self, name: &str, node: &str) -> &NodeMaintenanceNodeStatus {
-        let statuses = &self.maintenance(name).status.as_ref().unwrap().node_statuses;
-        statuses.iter().find(|status| status.node_ref.name == node).unwrap()
+        let mut statuses = self.maintenance_status(name).node_statuses.iter();
+        statuses.find(|status| status.node_ref.name == node).unwrap()
     }
 
     pub(super) fn message(&self, name: &str, node: &str) -> &str {
         &self.status(name, node).drain_message
     }
 
-    pub(super) fn condition(&self, name: &str, kind: &str) -> Option<(&str, &str)> {
-        let status = self.maintenance(name).status.as_ref()?;
-        let condition = status.conditions.iter().find(|condition| condition.type_ == kind)?;
-        Some((&*condition.status, &*condition.reason))
+    /// Status and reason.
+    pub(super) fn condition(&self, name: &str, kind: &str) -> (&str, &str) {
+        let condition = self.whole_condition(name, kind);
+        (&condition.status, &condition.reason)
+    }
+
+    pub(super) fn whole_condition(&self, name: &str, kind: &str) -> &Condition {
+        let mut conditions = self.maintenance_status(name).conditions.iter();
+        conditions.find(|condition| condition.type_ == kind).unwrap()
+    }
+
+    pub(super) fn is_drained(&self, name: &str) -> bool {
+        self.condition(name, "Drained").0 == "True"
+    }
+
+    /// The Events of a reason so far.
+    pub(super) fn recorded(&self, reason: EventReason) -> Vec<&Event> {
+        self.events.iter().filter(|event| event.reason == reason).collect()
     }
 
     pub(super) fn node(&mut self, name: &str) -> &mut Node {
@@ -193,43 +262,31 @@ impl World {
     }
 
     /// So many pods with an Evacuation leave a node, and their Evacuations with them.
-    pub(super) fn leave(&mut self, node: &str, count: usize) {
-        let evacuating: BTreeSet<_> = self
-            .snapshot
-            .evacuations
-            .iter()
-            .map(|one| one.spec.pod_ref.uid.clone())
-            .collect();
-        let mut leaving = BTreeSet::new();
-        for pod in self
-            .snapshot
-            .pods
-            .iter()
-            .filter(|pod| pod.node == node && evacuating.contains(&pod.uid))
-        {
-            if leaving.len() < count {
-                leaving.insert(pod.uid.clone());
-            }
-        }
+    pub(super) fn leave(&mut self, node: &str, count: usize) -> &mut Self {
+        let evacuations = self.snapshot.evacuations.iter();
+        let evacuating: BTreeSet<_> = evacuations.map(|one| one.spec.pod_ref.uid.as_str()).collect();
+        let of_node = self.snapshot.pods.iter().filter(|pod| pod.node == node);
+        let of_node = of_node.filter(|pod| evacuating.contains(pod.uid.as_str()));
+        let leaving: BTreeSet<_> = of_node.take(count).map(|pod| pod.uid.clone()).collect();
         assert_eq!(leaving.len(), count, "pods with an Evacuation on {node}");
-        self.remove_pods(|pod| leaving.contains(&pod.uid));
+        self.remove_pods(|pod| leaving.contains(&pod.uid))
     }
 
-    pub(super) fn remove_pods(&mut self, is_gone: impl Fn(&PodFacts) -> bool) {
+    pub(super) fn remove_pods(&mut self, is_gone: impl Fn(&PodFacts) -> bool) -> &mut Self {
         self.snapshot.pods.retain(|pod| !is_gone(pod));
-        let left: BTreeSet<_> = self.snapshot.pods.iter().map(|pod| pod.uid.clone()).collect();
-        self.snapshot
-            .evacuations
-            .retain(|one| left.contains(&one.spec.pod_ref.uid));
+        let left: BTreeSet<_> = self.snapshot.pods.iter().map(|pod| pod.uid.as_str()).collect();
+        let evacuations = &mut self.snapshot.evacuations;
+        evacuations.retain(|one| left.contains(one.spec.pod_ref.uid.as_str()));
+        self
     }
 
-    pub(super) fn evacuated_pods(&self) -> BTreeSet<String> {
-        let ours = self
-            .snapshot
-            .evacuations
-            .iter()
-            .filter(|one| has(one, INSTIGATOR_FINALIZER));
-        ours.map(|one| one.spec.pod_ref.name.clone()).collect()
+    /// The pods with an Evacuation of headgate's, by name.
+    pub(super) fn evacuated_pods(&self) -> Vec<String> {
+        let evacuations = self.snapshot.evacuations.iter();
+        let ours = evacuations.filter(|one| finalizers(one).any(|finalizer| finalizer == INSTIGATOR_FINALIZER));
+        let mut pods: Vec<_> = ours.map(|one| one.spec.pod_ref.name.clone()).collect();
+        pods.sort_unstable();
+        pods
     }
 
     pub(super) fn apply(&mut self, action: Action) {
@@ -239,10 +296,8 @@ impl World {
                 self.made += 1;
                 object.metadata.uid = Some(format!("uid-of-{:04}", self.made));
                 object.metadata.creation_timestamp = Some(Time(self.now));
-                assert!(
-                    self.find(object.metadata.name.as_deref().unwrap()).is_none(),
-                    "it exists"
-                );
+                let mut others = self.snapshot.maintenances.iter();
+                assert!(others.all(|one| one.metadata.name != object.metadata.name), "it exists");
                 self.snapshot.maintenances.push(object);
             }
             Action::SetDeadline { maintenance, deadline } => {
@@ -250,26 +305,27 @@ impl World {
                     one.spec.deadline = Some(Time(whole_seconds(deadline)));
                 });
             }
-            Action::DeleteMaintenance { maintenance } => self.delete(&maintenance),
-            Action::AddFinalizer { maintenance } => self.change(&maintenance, |one| {
-                assert!(
-                    one.metadata.deletion_timestamp.is_none(),
-                    "a deleted object takes no finalizer"
-                );
-                one.metadata
-                    .finalizers
-                    .get_or_insert_default()
-                    .push(COMPLETION_FINALIZER.to_owned());
-            }),
-            Action::RemoveFinalizer { maintenance } => self.change(&maintenance, |one| {
-                one.metadata
-                    .finalizers
-                    .as_mut()
-                    .unwrap()
-                    .retain(|finalizer| finalizer != COMPLETION_FINALIZER);
-            }),
+            Action::DeleteMaintenance { maintenance } => {
+                self.delete(&maintenance);
+            }
+            Action::AddFinalizer { maintenance } => {
+                self.change(&maintenance, |one| {
+                    assert!(
+                        one.metadata.deletion_timestamp.is_none(),
+                        "a deleted object takes no finalizer"
+                    );
+                    let finalizers = one.metadata.finalizers.get_or_insert_default();
+                    finalizers.push(COMPLETION_FINALIZER.to_owned());
+                });
+            }
+            Action::RemoveFinalizer { maintenance } => {
+                self.change(&maintenance, |one| {
+                    let finalizers = one.metadata.finalizers.as_mut().unwrap();
+                    finalizers.retain(|finalizer| finalizer != COMPLETION_FINALIZER);
+                });
+            }
             Action::SetStageComplete { maintenance } => {
-                self.change(&maintenance, |one| one.spec.stage = Stage::Complete);
+                self.set_stage(&maintenance, Stage::Complete);
             }
             Action::UpdateStatus { maintenance, status } => {
                 // As it is read back from the API server.
@@ -280,16 +336,8 @@ impl World {
                 let facts = self.node(&node);
                 facts.unschedulable = change.unschedulable.unwrap_or(facts.unschedulable);
                 facts.is_kept_from_scale_down = change.keep_from_scale_down.unwrap_or(facts.is_kept_from_scale_down);
-                match change.remembered {
-                    Some(Change::Set(before)) => facts.was_unschedulable = Some(before),
-                    Some(Change::Remove) => facts.was_unschedulable = None,
-                    None => {}
-                }
-                match change.taint {
-                    Some(Change::Set(value)) => facts.maintenance_taint = Some(value),
-                    Some(Change::Remove) => facts.maintenance_taint = None,
-                    None => {}
-                }
+                write(&mut facts.was_unschedulable, change.remembered);
+                write(&mut facts.maintenance_taint, change.taint);
             }
             Action::ReleaseMachine(machine) => {
                 let mut machines = self.snapshot.machines.iter_mut().flatten();
@@ -334,10 +382,8 @@ impl World {
             );
             return all.push(evacuation);
         }
-        let object = all
-            .iter_mut()
-            .find(|one| one.metadata.uid == evacuation.metadata.uid)
-            .unwrap();
+        let mut all = all.iter_mut();
+        let object = all.find(|one| one.metadata.uid == evacuation.metadata.uid).unwrap();
         match change {
             EvacuationChange::AddInstigator => {
                 let finalizers = object.metadata.finalizers.get_or_insert_default();
@@ -363,32 +409,28 @@ impl World {
 
     /// Objects that are being deleted go with their last finalizer, and so do Evacuations.
     fn collect(&mut self) {
-        let is_gone =
-            |deleted: bool, finalizers: &Option<Vec<String>>| deleted && finalizers.iter().flatten().count() == 0;
-        self.snapshot
-            .maintenances
-            .retain(|one| !is_gone(one.metadata.deletion_timestamp.is_some(), &one.metadata.finalizers));
-        self.snapshot
-            .evacuations
-            .retain(|one| !is_gone(one.metadata.deletion_timestamp.is_some(), &one.metadata.finalizers));
+        let is_left = |metadata: &ObjectMeta| {
+            metadata.deletion_timestamp.is_none() || metadata.finalizers.iter().flatten().count() > 0
+        };
+        self.snapshot.maintenances.retain(|one| is_left(&one.metadata));
+        self.snapshot.evacuations.retain(|one| is_left(&one.metadata));
     }
 }
 
-fn has(evacuation: &Evacuation, prefix: &str) -> bool {
-    evacuation
-        .metadata
-        .finalizers
-        .iter()
-        .flatten()
-        .any(|finalizer| finalizer.starts_with(prefix))
+fn write<T>(value: &mut Option<T>, change: Option<Change<T>>) {
+    match change {
+        Some(Change::Set(to)) => *value = Some(to),
+        Some(Change::Remove) => *value = None,
+        None => {}
+    }
+}
+
+fn finalizers(evacuation: &Evacuation) -> impl Iterator<Item = &String> {
+    evacuation.metadata.finalizers.iter().flatten()
 }
 
 fn remove_instigator(evacuation: &mut Evacuation) {
-    assert!(has(evacuation, INSTIGATOR_FINALIZER));
-    evacuation
-        .metadata
-        .finalizers
-        .as_mut()
-        .unwrap()
-        .retain(|finalizer| finalizer != INSTIGATOR_FINALIZER);
+    let finalizers = evacuation.metadata.finalizers.as_mut().unwrap();
+    assert!(finalizers.iter().any(|finalizer| finalizer == INSTIGATOR_FINALIZER));
+    finalizers.retain(|finalizer| finalizer != INSTIGATOR_FINALIZER);
 }
