@@ -88,7 +88,10 @@ fn is_uuid(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn node(unschedulable: bool, before: Option<bool>, taint: Option<&str>) -> Node {
+    /// Whether it is unschedulable, whether it was before, and its taint.
+    type State<'a> = (bool, Option<bool>, Option<&'a str>);
+
+    fn node((unschedulable, before, taint): State<'_>) -> Node {
         Node {
             unschedulable,
             was_unschedulable: before,
@@ -98,29 +101,30 @@ mod tests {
         }
     }
 
-    fn change(
-        unschedulable: Option<bool>,
-        remembered: Option<Change<bool>>,
-        taint: Option<Change<&str>>,
-    ) -> NodeChange {
-        let taint = taint.map(|taint| match taint {
-            Change::Set(value) => Change::Set(value.to_owned()),
-            Change::Remove => Change::Remove,
+    fn described(change: &NodeChange) -> String {
+        let cordon = change.unschedulable.map(|to| if to { "cordon" } else { "uncordon" });
+        let remembered = change.remembered.as_ref().map(|change| match change {
+            Change::Set(true) => "was cordoned",
+            Change::Set(false) => "was open",
+            Change::Remove => "forget",
         });
-        NodeChange {
-            unschedulable,
-            keep_from_scale_down: remembered.as_ref().map(|change| *change != Change::Remove),
-            remembered,
-            taint,
-        }
+        let kept = change.keep_from_scale_down.map(|to| if to { "keep" } else { "let go" });
+        let taint = change.taint.as_ref().map(|change| match change {
+            Change::Set(value) => format!("taint {value}"),
+            Change::Remove => "untaint".to_owned(),
+        });
+        let words = [cordon, remembered, kept, taint.as_deref()];
+        words.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     #[test]
-    #[allow(clippy::too_many_lines, reason = "one table")]
     fn what_changes_on_a_node() {
-        use Change::{Remove, Set};
+        const NO: Option<bool> = None;
+        const WAS_OPEN: Option<bool> = Some(false);
+        const WAS_CORDONED: Option<bool> = Some(true);
         let uids = BTreeSet::from(["a", "b", "done"]);
-        let gone = "0b6e1f52-4c1d-4d53-9d0a-7a3c5f3f9a11";
+        let gone = Some("0b6e1f52-4c1d-4d53-9d0a-7a3c5f3f9a11");
+        let like_a_uid = Some("reserved-till-next-week-afterupgrade");
         let none = Isolation::default();
         let cordon = Isolation {
             is_cordoned: true,
@@ -128,153 +132,77 @@ mod tests {
             ..Isolation::default()
         };
         let drain = Isolation {
-            is_cordoned: true,
-            is_kept_from_scale_down: true,
             drained_by: vec!["a", "b"],
-            ..Isolation::default()
+            ..cordon.clone()
         };
         let uncordon = Isolation {
             is_uncordoned: true,
             ..Isolation::default()
         };
-        for (what, wants, node, expected) in vec![
-            (
-                "nothing of ours",
-                &none,
-                node(false, None, None),
-                change(None, None, None),
-            ),
-            (
-                "a cordon of another writer",
-                &none,
-                node(true, None, None),
-                change(None, None, None),
-            ),
-            (
-                "a new cordon",
-                &cordon,
-                node(false, None, None),
-                change(Some(true), Some(Set(false)), None),
-            ),
-            (
-                "a cordon over another one",
-                &cordon,
-                node(true, None, None),
-                change(None, Some(Set(true)), None),
-            ),
-            (
-                "cordoned already",
-                &cordon,
-                node(true, Some(false), None),
-                change(None, None, None),
-            ),
-            (
-                "reverted by another writer",
-                &cordon,
-                node(false, Some(false), None),
-                change(Some(true), None, None),
-            ),
-            (
-                "a cordon from before that its owner takes back",
-                &cordon,
-                node(false, Some(true), None),
-                NodeChange {
-                    keep_from_scale_down: None,
-                    ..change(Some(true), Some(Set(false)), None)
-                },
-            ),
-            (
-                "a new drain",
-                &drain,
-                node(false, None, None),
-                change(Some(true), Some(Set(false)), Some(Set("a"))),
-            ),
-            (
-                "the taint of either stays",
-                &drain,
-                node(true, Some(false), Some("b")),
-                change(None, None, None),
-            ),
-            (
-                "the taint of one that ended",
-                &drain,
-                node(true, Some(false), Some("done")),
-                change(None, None, Some(Set("a"))),
-            ),
-            (
-                "a taint by hand stays",
-                &drain,
-                node(true, Some(false), Some("kernel")),
-                change(None, None, None),
-            ),
+        let of_none = [
+            ("nothing of ours", (false, NO, None), ""),
+            ("a cordon of another writer", (true, NO, None), ""),
             (
                 "the end",
-                &none,
-                node(true, Some(false), Some("a")),
-                change(Some(false), Some(Remove), Some(Remove)),
+                (true, WAS_OPEN, Some("a")),
+                "uncordon, forget, let go, untaint",
             ),
             (
-                "the end over another cordon",
-                &none,
-                node(true, Some(true), Some("a")),
-                change(None, Some(Remove), Some(Remove)),
+                "over another cordon",
+                (true, WAS_CORDONED, Some("a")),
+                "forget, let go, untaint",
+            ),
+            ("uncordoned meanwhile", (false, WAS_CORDONED, None), "forget, let go"),
+            (
+                "beside a taint by hand",
+                (true, WAS_OPEN, Some("")),
+                "uncordon, forget, let go",
             ),
             (
-                "the end, uncordoned meanwhile",
-                &none,
-                node(false, Some(true), None),
-                change(None, Some(Remove), None),
+                "left by one that is gone",
+                (true, WAS_OPEN, gone),
+                "uncordon, forget, let go, untaint",
             ),
             (
-                "the end beside a taint by hand",
-                &none,
-                node(true, Some(false), Some("")),
-                change(Some(false), Some(Remove), None),
+                "another's text like a UUID",
+                (true, WAS_OPEN, like_a_uid),
+                "uncordon, forget, let go",
             ),
+            ("another's UUID without the annotation", (true, NO, gone), ""),
+        ];
+        let of_cordon = [
+            ("a new cordon", (false, NO, None), "cordon, was open, keep"),
+            ("over another one", (true, NO, None), "was cordoned, keep"),
+            ("cordoned already", (true, WAS_OPEN, None), ""),
+            ("reverted by another writer", (false, WAS_OPEN, None), "cordon"),
             (
-                "left by a maintenance that is gone",
-                &none,
-                node(true, Some(false), Some(gone)),
-                change(Some(false), Some(Remove), Some(Remove)),
+                "taken back by its owner",
+                (false, WAS_CORDONED, None),
+                "cordon, was open",
             ),
-            (
-                "left by one that is gone, a new drain",
-                &drain,
-                node(true, Some(false), Some(gone)),
-                change(None, None, Some(Set("a"))),
-            ),
-            (
-                "left by one that is gone, a new cordon",
-                &cordon,
-                node(true, Some(false), Some(gone)),
-                change(None, None, Some(Remove)),
-            ),
-            (
-                "another writer's text in the form of a UUID",
-                &none,
-                node(true, Some(false), Some("reserved-till-next-week-afterupgrade")),
-                change(Some(false), Some(Remove), None),
-            ),
-            (
-                "another writer's UUID without the annotation",
-                &none,
-                node(true, None, Some(gone)),
-                change(None, None, None),
-            ),
-            (
-                "from Idle to Complete",
-                &uncordon,
-                node(true, None, None),
-                change(Some(false), None, None),
-            ),
-            (
-                "from Idle to Complete, schedulable",
-                &uncordon,
-                node(false, None, None),
-                change(None, None, None),
-            ),
+            ("after one that is gone", (true, WAS_OPEN, gone), "untaint"),
+        ];
+        let of_drain = [
+            ("a new drain", (false, NO, None), "cordon, was open, keep, taint a"),
+            ("the taint of either stays", (true, WAS_OPEN, Some("b")), ""),
+            ("of one that ended", (true, WAS_OPEN, Some("done")), "taint a"),
+            ("a taint by hand stays", (true, WAS_OPEN, Some("kernel")), ""),
+            ("after one that is gone", (true, WAS_OPEN, gone), "taint a"),
+        ];
+        let from_idle_to_complete = [
+            ("cordoned", (true, NO, None), "uncordon"),
+            ("schedulable", (false, NO, None), ""),
+        ];
+        for (wanted, wants, rows) in [
+            ("none", &none, of_none.as_slice()),
+            ("cordon", &cordon, &of_cordon),
+            ("drain", &drain, &of_drain),
+            ("from Idle to Complete", &uncordon, &from_idle_to_complete),
         ] {
-            assert_eq!(wants.change(&node, &uids), expected, "{what}");
+            for (what, state, expected) in rows {
+                let change = wants.change(&node(*state), &uids);
+                assert_eq!(described(&change), *expected, "{wanted}: {what}");
+            }
         }
     }
 
@@ -284,25 +212,13 @@ mod tests {
             is_cordoned: true,
             ..Isolation::default()
         };
-        for (node, expected) in [
-            (
-                node(false, None, None),
-                NodeChange {
-                    unschedulable: Some(true),
-                    remembered: Some(Change::Set(false)),
-                    ..NodeChange::default()
-                },
-            ),
-            // After a maintenance without a deadline.
-            (
-                node(true, Some(false), None),
-                NodeChange {
-                    keep_from_scale_down: Some(false),
-                    ..NodeChange::default()
-                },
-            ),
+        // The latter after a maintenance without a deadline.
+        for (state, expected) in [
+            ((false, None, None), "cordon, was open"),
+            ((true, Some(false), None), "let go"),
         ] {
-            assert_eq!(taken.change(&node, &BTreeSet::new()), expected);
+            let change = taken.change(&node(state), &BTreeSet::new());
+            assert_eq!(described(&change), expected, "{state:?}");
         }
     }
 }
