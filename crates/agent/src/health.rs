@@ -6,6 +6,8 @@
 
 mod answer;
 mod failed_probes;
+#[cfg(test)]
+mod fixtures;
 mod ip_family;
 mod kube_proxy;
 mod metrics;

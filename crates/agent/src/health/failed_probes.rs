@@ -362,7 +362,7 @@ fn kept_by(kept: &KeptServices, is_reason: impl Fn(KeptBecause) -> bool) -> Stri
 mod tests {
     use tokio::time::advance;
 
-    use super::super::services::ServedService;
+    use super::super::fixtures::{table, web};
     use super::*;
 
     const TWO: NonZeroU32 = NonZeroU32::new(2).unwrap();
@@ -377,15 +377,30 @@ mod tests {
         probes.update(healthz, local_services, Instant::now())
     }
 
-    fn status(condition: &MarkerCondition) -> (&'static str, &'static str) {
-        (condition.status.as_str(), condition.reason)
+    /// Checks the reason, the status that goes with it, and what the message contains.
+    #[track_caller]
+    fn expect(found: &MarkerCondition, reason: &str, says: &str) {
+        assert_eq!(found.reason, reason, "{}", found.message);
+        let is_true = found.status == MarkerStatus::True;
+        assert_eq!(is_true, reason == PROBES_FAILED, "{}", found.message);
+        assert!(found.message.contains(says), "{}", found.message);
+    }
+
+    const NOT_FAILED: &str = "ProbesNotFailed";
+
+    /// These Services, of which those with endpoints are perhaps kept.
+    fn served(services: &[(&str, u32)], answers: &ServiceAnswers, kept: Option<KeptBecause>) -> LocalServices {
+        let table = table(services);
+        let names = table.with_endpoints().map(Arc::clone);
+        let kept = names.filter_map(|name| Some((name, kept?))).collect();
+        LocalServices::Served(table, answers.clone(), kept)
     }
 
     #[test]
     fn only_an_answer_of_200_is_a_passed_probe() {
-        let (answers, web) = (ServiceAnswers::default(), NamespacedName::new("shop", "web"));
+        let answers = ServiceAnswers::default();
         for (is_ok, expected) in [(false, false), (true, true), (false, true)] {
-            answers.count(&web, is_ok, Instant::now());
+            answers.count(&web(), is_ok, Instant::now());
             assert_eq!(answers.has_ok(), expected);
         }
     }
@@ -394,28 +409,26 @@ mod tests {
     async fn out_after_the_number_of_failed_probes_in_a_row() {
         let mut probes = FailedProbes::new(TWO, counts(7, 5), &LocalServices::NotServed, false);
         for (now, expected, says) in [
-            (counts(7, 5), "False", "0 of 2"),
-            (counts(7, 6), "False", "1 of 2"),
-            (counts(8, 6), "False", "0 of 2"),
-            (counts(8, 7), "False", "1 of 2"),
-            (counts(8, 9), "True", "which kube-proxy answers"),
-            (counts(8, 90), "True", "2 probes of /healthz or more"),
+            (counts(7, 5), NOT_FAILED, "0 of 2"),
+            (counts(7, 6), NOT_FAILED, "1 of 2"),
+            (counts(8, 6), NOT_FAILED, "0 of 2"),
+            (counts(8, 7), NOT_FAILED, "1 of 2"),
+            (counts(8, 9), PROBES_FAILED, "which kube-proxy answers"),
+            (counts(8, 90), PROBES_FAILED, "2 probes of /healthz or more"),
             // In one interval: the order is not known.
-            (counts(9, 95), "False", "0 of 2"),
+            (counts(9, 95), NOT_FAILED, "0 of 2"),
         ] {
-            let found = look(&mut probes, now, &LocalServices::NotServed).await;
-            assert_eq!(found.status.as_str(), expected, "{now:?}");
-            assert!(found.message.contains(says), "{now:?}: {}", found.message);
+            expect(&look(&mut probes, now, &LocalServices::NotServed).await, expected, says);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn probes_within_a_second_count_once() {
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &LocalServices::NotServed, false);
-        for (millis, unavailable, expected) in [(0, 100, "False"), (999, 200, "False"), (1, 200, "True")] {
+        for (millis, unavailable, expected) in [(0, 100, NOT_FAILED), (999, 200, NOT_FAILED), (1, 200, PROBES_FAILED)] {
             advance(Duration::from_millis(millis)).await;
             let found = probes.update(counts(0, unavailable), &LocalServices::NotServed, Instant::now());
-            assert_eq!(found.status.as_str(), expected, "{unavailable}");
+            expect(&found, expected, "");
         }
     }
 
@@ -431,205 +444,151 @@ mod tests {
         }
     }
 
+    /// The counts at its start, and what follows from those after it.
     #[tokio::test(start_paused = true)]
-    async fn a_restart_continues_until_a_probe_succeeds() {
-        let mut probes = FailedProbes::new(TWO, counts(0, 0), &LocalServices::NotServed, true);
-        assert_eq!(
-            status(&look(&mut probes, counts(0, 0), &LocalServices::NotServed).await),
-            ("True", "ProbesFailed")
-        );
-        assert_eq!(
-            status(&look(&mut probes, counts(1, 0), &LocalServices::NotServed).await).0,
-            "False"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_restarted_process_that_has_answered_200_counts_anew() {
-        let mut probes = FailedProbes::new(TWO, counts(1, 1), &LocalServices::NotServed, true);
-        for (now, expected) in [(counts(1, 2), "False"), (counts(1, 3), "True")] {
-            assert_eq!(
-                status(&look(&mut probes, now, &LocalServices::NotServed).await).0,
-                expected
-            );
+    async fn a_restart_continues_until_a_probe_succeeds_and_counts_anew_where_one_has() {
+        for (start, steps) in [
+            (
+                counts(0, 0),
+                [(counts(0, 0), PROBES_FAILED), (counts(1, 0), NOT_FAILED)],
+            ),
+            (
+                counts(1, 1),
+                [(counts(1, 2), NOT_FAILED), (counts(1, 3), PROBES_FAILED)],
+            ),
+        ] {
+            let mut probes = FailedProbes::new(TWO, start, &LocalServices::NotServed, true);
+            for (now, expected) in steps {
+                expect(&look(&mut probes, now, &LocalServices::NotServed).await, expected, "");
+            }
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_restart_continues_for_services_that_are_probed_later() {
-        let service = NamespacedName::new("a", "web");
-        let table: Arc<ServiceTable> = Arc::new([(service.clone(), ServedService::example(0))].into_iter().collect());
         let answers = ServiceAnswers::default();
-        let local = LocalServices::Served(table, answers.clone(), KeptServices::default());
+        let local = served(&[("web", 0)], &answers, None);
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, true);
-        for (is_ok, expected) in [(false, "True"), (true, "False")] {
-            answers.count(&service, is_ok, Instant::now());
-            assert_eq!(
-                status(&look(&mut probes, counts(0, 0), &local).await).0,
-                expected,
-                "{is_ok}"
-            );
+        for (is_ok, expected) in [(false, PROBES_FAILED), (true, NOT_FAILED)] {
+            answers.count(&web(), is_ok, Instant::now());
+            expect(&look(&mut probes, counts(0, 0), &local).await, expected, "");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn services_with_probes_of_their_own_count_if_they_are_probed() {
-        let table = |endpoints: u32| {
-            let served = |name: &str| (NamespacedName::new("a", name), ServedService::example(endpoints));
-            let table: ServiceTable = [served("probed"), served("quiet")].into_iter().collect();
-            Arc::new(table)
-        };
         let answers = ServiceAnswers::default();
-        let service = NamespacedName::new("a", "probed");
-        answers.count(&service, true, Instant::now());
-        answers.count(&NamespacedName::new("a", "gone"), true, Instant::now());
-        let local = |endpoints: u32| {
-            let table = table(endpoints);
-            let names = table.iter().filter(|_| endpoints > 0).map(|(name, _)| Arc::clone(name));
-            let kept = names
-                .map(|name| (name, KeptBecause::Held(HoldReason::NotRead)))
-                .collect();
-            LocalServices::Served(table, answers.clone(), kept)
-        };
-        let mut probes = FailedProbes::new(TWO, counts(0, 0), &local(1), false);
-        let found = look(&mut probes, counts(0, 2), &local(1)).await;
-        assert_eq!(status(&found), ("False", "ProbesNotFailed"));
-        assert!(
-            found.message.contains("with 200: a/probed, a/quiet"),
-            "{}",
-            found.message
-        );
-        answers.count(&service, false, Instant::now());
-        let found = look(&mut probes, counts(0, 3), &local(0)).await;
-        assert_eq!(status(&found).0, "False");
-        assert!(found.message.contains("less often: a/probed."), "{}", found.message);
-        answers.count(&service, false, Instant::now());
-        let found = look(&mut probes, counts(0, 4), &local(0)).await;
-        assert_eq!(status(&found), ("True", "ProbesFailed"));
-        assert!(found.message.contains("Not probed: a/quiet."), "{}", found.message);
+        answers.count(&web(), true, Instant::now());
+        answers.count(&NamespacedName::new("default", "gone"), true, Instant::now());
+        let not_read = Some(KeptBecause::Held(HoldReason::NotRead));
+        let with_endpoints = served(&[("quiet", 1), ("web", 1)], &answers, not_read);
+        let without = served(&[("quiet", 0), ("web", 0)], &answers, None);
+        let mut probes = FailedProbes::new(TWO, counts(0, 0), &with_endpoints, false);
+        let found = look(&mut probes, counts(0, 2), &with_endpoints).await;
+        expect(&found, NOT_FAILED, "with 200: default/quiet, default/web");
+        answers.count(&web(), false, Instant::now());
+        let found = look(&mut probes, counts(0, 3), &without).await;
+        expect(&found, NOT_FAILED, "less often: default/web.");
+        answers.count(&web(), false, Instant::now());
+        let found = look(&mut probes, counts(0, 4), &without).await;
+        expect(&found, PROBES_FAILED, "Not probed: default/quiet.");
         // It is asked once more, and then not for long.
-        answers.count(&service, true, Instant::now());
-        let found = look(&mut probes, counts(0, 5), &local(0)).await;
-        assert_eq!(status(&found), ("False", "ProbesNotFailed"));
+        answers.count(&web(), true, Instant::now());
+        expect(&look(&mut probes, counts(0, 5), &without).await, NOT_FAILED, "");
         advance(PROBED_TTL).await;
-        let found = look(&mut probes, counts(0, 6), &local(0)).await;
-        assert_eq!(status(&found), ("True", "ProbesFailed"), "{}", found.message);
-        assert!(
-            found.message.contains("Not probed: a/probed, a/quiet."),
-            "{}",
-            found.message
-        );
+        let found = look(&mut probes, counts(0, 6), &without).await;
+        expect(&found, PROBES_FAILED, "Not probed: default/quiet, default/web.");
         // The probes before do not count again.
-        answers.count(&service, false, Instant::now());
-        let found = look(&mut probes, counts(0, 7), &local(0)).await;
-        assert_eq!(status(&found).0, "False", "{}", found.message);
+        answers.count(&web(), false, Instant::now());
+        expect(&look(&mut probes, counts(0, 7), &without).await, NOT_FAILED, "");
         answers.forget_unprobed(Instant::now());
-        assert!(answers.has(&service));
+        assert!(answers.has(&web()));
         advance(PROBED_TTL).await;
         answers.forget_unprobed(Instant::now());
-        assert!(!answers.has(&service));
+        assert!(!answers.has(&web()));
         let found = look(&mut probes, counts(0, 5), &LocalServices::NotListed).await;
-        assert_eq!(status(&found).0, "False");
+        expect(&found, NOT_FAILED, "");
     }
 
     #[tokio::test(start_paused = true)]
     async fn after_a_start_the_first_probe_of_a_service_with_endpoints_is_awaited() {
-        let service = NamespacedName::new("a", "web");
         let started_at = Instant::now();
         advance(Duration::from_secs(20)).await;
         for (endpoints, is_out, is_probed, age, expected) in [
-            (1, false, false, 20, "False"),
-            (1, false, false, 298, "False"),
-            (1, false, false, 300, "True"),
-            (0, false, false, 20, "True"),
+            (1, false, false, 20, NOT_FAILED),
+            (1, false, false, 298, NOT_FAILED),
+            (1, false, false, 300, PROBES_FAILED),
+            (0, false, false, 20, PROBES_FAILED),
             // Another process has counted them.
-            (1, true, false, 20, "True"),
-            (1, false, true, 20, "False"),
+            (1, true, false, 20, PROBES_FAILED),
+            (1, false, true, 20, NOT_FAILED),
         ] {
-            let served = [(service.clone(), ServedService::example(endpoints))];
             let answers = ServiceAnswers::default();
-            let local = LocalServices::Served(
-                Arc::new(served.into_iter().collect()),
-                answers.clone(),
-                KeptServices::default(),
-            );
+            let local = served(&[("web", endpoints)], &answers, None);
             let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, is_out).started_at(started_at);
             let now = started_at + Duration::from_secs(age);
             if is_probed {
-                answers.count(&service, false, now);
+                answers.count(&web(), false, now);
             }
             probes.update(counts(0, 1), &local, now - Duration::from_secs(1));
             let found = probes.update(counts(0, 2), &local, now);
-            assert_eq!(found.status.as_str(), expected, "{endpoints} {is_out} {age}");
-            let is_awaited = found.message.contains("not probed since the start of headgate: a/web");
-            assert_eq!(is_awaited, expected == "False" && !is_probed, "{}", found.message);
+            assert_eq!(found.reason, expected, "{endpoints} {is_out} {age}");
+            let is_awaited = found
+                .message
+                .contains("not probed since the start of headgate: default/web");
+            assert_eq!(is_awaited, expected == NOT_FAILED && !is_probed, "{}", found.message);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn services_with_endpoints_are_out_once_their_own_probes_have_failed() {
-        let service = NamespacedName::new("a", "web");
-        let table: Arc<ServiceTable> = Arc::new([(service.clone(), ServedService::example(1))].into_iter().collect());
         let answers = ServiceAnswers::default();
-        let local = |because: Option<KeptBecause>| {
-            let kept = because.map(|because| (Arc::new(service.clone()), because));
-            LocalServices::Served(Arc::clone(&table), answers.clone(), kept.into_iter().collect())
-        };
+        let local = |because: Option<KeptBecause>| served(&[("web", 1)], &answers, because);
         let last = Some(KeptBecause::Held(HoldReason::LastServing));
-        answers.count(&service, true, Instant::now());
+        answers.count(&web(), true, Instant::now());
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &local(last), false);
-        let found = look(&mut probes, counts(0, 1), &local(last)).await;
-        assert_eq!(status(&found), ("False", "ProbesNotFailed"), "/healthz is asked too");
+        // /healthz is asked too.
+        expect(&look(&mut probes, counts(0, 1), &local(last)).await, NOT_FAILED, "");
         let found = look(&mut probes, counts(0, 2), &local(last)).await;
-        assert_eq!(status(&found), ("False", "HeldBack"));
-        assert!(found.message.contains("serves a/web"), "{}", found.message);
+        expect(&found, MARKER_HELD_BACK, "serves default/web");
+        let (not_read, elsewhere) = (KeptBecause::Held(HoldReason::NotRead), KeptBecause::AnsweredElsewhere);
         for (because, says) in [
-            (Some(KeptBecause::Held(HoldReason::NotRead)), "with 200: a/web"),
-            (
-                Some(KeptBecause::AnsweredElsewhere),
-                "kube-proxy answers them with 200: a/web",
-            ),
-            (None, "less often: a/web"),
+            (Some(not_read), "with 200: default/web"),
+            (Some(elsewhere), "kube-proxy answers them with 200: default/web"),
+            (None, "less often: default/web"),
         ] {
             let found = look(&mut probes, counts(0, 2), &local(because)).await;
-            assert_eq!(status(&found), ("False", "ProbesNotFailed"));
-            assert!(found.message.contains(says), "{}", found.message);
+            expect(&found, NOT_FAILED, says);
         }
-        for expected in ["False", "True"] {
-            answers.count(&service, false, Instant::now());
-            let found = look(&mut probes, counts(0, 2), &local(None)).await;
-            assert_eq!(status(&found).0, expected, "{}", found.message);
+        for expected in [NOT_FAILED, PROBES_FAILED] {
+            answers.count(&web(), false, Instant::now());
+            expect(&look(&mut probes, counts(0, 2), &local(None)).await, expected, "");
         }
-        answers.count(&service, true, Instant::now());
-        let found = look(&mut probes, counts(0, 2), &local(last)).await;
-        assert_eq!(status(&found), ("False", "HeldBack"), "it is the last one now");
+        answers.count(&web(), true, Instant::now());
+        // It is the last one now.
+        expect(
+            &look(&mut probes, counts(0, 2), &local(last)).await,
+            MARKER_HELD_BACK,
+            "",
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_load_balancer_that_asked_before_the_signal_may_leave_after_one_failure() {
-        let service = NamespacedName::new("a", "web");
-        for (asked_before, expected) in [(0, "False"), (1, "True")] {
-            let table: Arc<ServiceTable> =
-                Arc::new([(service.clone(), ServedService::example(1))].into_iter().collect());
+        for (asked_before, expected) in [(0, NOT_FAILED), (1, PROBES_FAILED)] {
             let answers = ServiceAnswers::default();
-            let local = LocalServices::Served(table, answers.clone(), KeptServices::default());
+            let local = served(&[("web", 1)], &answers, None);
             let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, false).sharing_ports(true);
             for _ in 0..asked_before {
-                answers.count(&service, true, Instant::now());
+                answers.count(&web(), true, Instant::now());
             }
-            answers.count(&service, false, Instant::now());
+            answers.count(&web(), false, Instant::now());
             for unavailable in 1..=3 {
-                assert_eq!(
-                    status(&look(&mut probes, counts(0, unavailable), &local).await).0,
-                    "False"
-                );
+                expect(&look(&mut probes, counts(0, unavailable), &local).await, NOT_FAILED, "");
             }
             advance(PROBED_TTL).await;
-            assert_eq!(
-                status(&look(&mut probes, counts(0, 4), &local).await).0,
-                expected,
-                "{asked_before}"
-            );
+            let found = look(&mut probes, counts(0, 4), &local).await;
+            assert_eq!(found.reason, expected, "{asked_before}");
         }
     }
 }

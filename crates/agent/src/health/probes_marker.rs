@@ -130,123 +130,85 @@ fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use headgate_core::node::{MarkerStatus, Node, Signal, SignalSettings, Taint};
+    use headgate_core::node::{MarkerStatus, Node};
+    use headgate_core::service::NamespacedName;
     use headgate_kubernetes::{NodeField, NodeIntents};
     use jiff::Timestamp;
     use prometheus_client::registry::Registry;
     use tokio::sync::watch;
 
-    use super::super::failed_probes::ServiceAnswers;
-    use super::super::proxy_status::ProxyStatus;
-    use super::super::services::{DrainReads, ServedService, ServiceDrains, ServiceTable};
+    use super::super::fixtures::{self, Channels, MAINTENANCE, table, tainted, web};
+    use super::super::services::DrainReads;
     use super::*;
-    use headgate_core::service::NamespacedName;
 
-    /// It may be taken back.
-    const MAINTENANCE: &str = "headgate.dev/maintenance";
     /// The machine is about to end.
     const ENDS: &str = "node.kubernetes.io/out-of-service";
-
-    fn table(services: std::ops::Range<u32>) -> Arc<ServiceTable> {
-        let named = |number| NamespacedName::new("a", &format!("service-{number}"));
-        let served = services.map(|number| (named(number), ServedService::example(0)));
-        Arc::new(served.collect())
-    }
 
     /// The marker of a node, and what it is made from.
     struct Scene {
         marker: ProbesMarker,
-        node: watch::Sender<NodeReport>,
-        proxy: watch::Sender<ProxyStatus>,
-        notices: watch::Sender<BTreeMap<Signal, Timestamp>>,
-        tables: watch::Sender<Option<Arc<ServiceTable>>>,
-        reads: watch::Sender<Option<Arc<DrainReads>>>,
-        answers: ServiceAnswers,
+        channels: Channels,
+        probes: Option<FailedProbes>,
+        started_at: Instant,
     }
 
     impl Scene {
         /// An agent that has just started.
         fn start() -> Self {
-            let clock = Clock::System;
-            let rules = SignalSettings::default().health();
-            let node = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
-            let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
-            let notices = watch::Sender::new(BTreeMap::new());
-            let inputs = VerdictInputs {
-                node: node.subscribe(),
-                proxy: proxy.subscribe(),
-                notices: notices.subscribe(),
-            };
+            let (clock, channels) = (Clock::System, Channels::default());
             let last_change = watch::Sender::new(None).subscribe();
-            let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock.clone());
-            let (tables, reads) = (watch::Sender::new(None), watch::Sender::new(None));
-            let answers = ServiceAnswers::default();
-            let services = KeptServicesView {
-                drains: ServiceDrains {
-                    inputs: inputs.clone(),
-                    reads: reads.subscribe(),
-                },
-                tables: tables.subscribe(),
-                answers: answers.clone(),
-                ports: None,
-            };
+            let metrics = Metrics::register(&mut Registry::default(), channels.inputs(), last_change, clock.clone());
             let marker = ProbesMarker {
                 node_name: "n".to_owned(),
                 required: NonZeroU32::MIN,
-                inputs,
+                inputs: channels.inputs(),
                 metrics,
-                services: Some(services),
+                services: Some(channels.kept_services(None)),
                 clock,
             };
             Self {
                 marker,
-                node,
-                proxy,
-                notices,
-                tables,
-                reads,
-                answers,
+                channels,
+                probes: None,
+                started_at: Instant::now(),
             }
         }
 
         /// The watch observes the Node with this taint, and the marker of this status if it has one.
         fn observe(&self, taint: &str, marker: Option<MarkerStatus>) {
             let node = Node {
-                uid: "u".into(),
-                taints: vec![Taint::new(taint, "NoSchedule")],
                 marker: marker.map(|status| MarkerFact {
                     status,
                     reason: PROBES_FAILED.to_owned(),
                     since: Some(Timestamp::now() - Duration::from_mins(1)),
                     ..MarkerFact::default()
                 }),
-                ..Node::default()
+                ..tainted(&[taint])
             };
-            let node = node.with_signals(&SignalSettings::default().health());
-            let now = Clock::System.now();
-            self.node.send_modify(|report| *report = report.with_node(node, now));
+            self.channels.node.send_replace(fixtures::report(node));
         }
 
-        /// The Service `a/web` has an endpoint here.
-        fn list(&self) {
-            let table: ServiceTable = [(web(), ServedService::example(1))].into_iter().collect();
-            self.tables.send_replace(Some(Arc::new(table)));
+        /// The Services, and each one's endpoints here.
+        fn list(&self, services: &[(&str, u32)]) {
+            self.channels.tables.send_replace(Some(table(services)));
+        }
+
+        /// A probe of the Service `web` is answered.
+        fn answer(&self, is_ok: bool) {
+            self.channels.answers.count(&web(), is_ok, Instant::now());
+        }
+
+        /// What the marker should say a second later; `None` if it stays as it is.
+        async fn wanted(&mut self) -> Option<&'static str> {
+            sleep(COUNT_INTERVAL).await;
+            let state = self.marker.state(&mut self.probes, self.started_at)?;
+            Some(state.wanted.status.as_str())
         }
     }
 
-    fn web() -> NamespacedName {
-        NamespacedName::new("a", "web")
-    }
-
-    /// What the marker should say a second later; `None` if it stays as it is.
-    async fn wanted(scene: &mut Scene, probes: &mut Option<FailedProbes>, started_at: Instant) -> Option<&'static str> {
-        sleep(COUNT_INTERVAL).await;
-        let state = scene.marker.state(probes, started_at)?;
-        Some(state.wanted.status.as_str())
-    }
+    const WEB: &[(&str, u32)] = &[("web", 1)];
 
     #[tokio::test(start_paused = true)]
     async fn a_restarted_agent_leaves_a_true_marker_until_its_answers_are_known() {
@@ -257,37 +219,37 @@ mod tests {
 
     /// Where the other node that serves has no signal, or has one and an earlier name.
     async fn leaves_a_true_marker(has_other_signal: bool) {
-        let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
-        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, None, "no Node");
+        let mut scene = Scene::start();
+        assert_eq!(scene.wanted().await, None, "no Node");
         scene.observe(MAINTENANCE, Some(MarkerStatus::True));
-        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, None, "no Services");
-        scene.list();
-        assert_eq!(
-            wanted(&mut scene, &mut probes, started_at).await,
-            None,
-            "no other nodes"
-        );
-        let report = scene.node.borrow().clone();
-        let read = || {
-            let reads = DrainReads::example(&report, &web(), has_other_signal, Clock::System.now());
-            Some(Arc::new(reads))
+        assert_eq!(scene.wanted().await, None, "no Services");
+        scene.list(WEB);
+        assert_eq!(scene.wanted().await, None, "no other nodes");
+        let read = |scene: &Scene| {
+            let reads = DrainReads::example(
+                &scene.channels.node.borrow(),
+                &web(),
+                has_other_signal,
+                Clock::System.now(),
+            );
+            scene.channels.reads.send_replace(Some(Arc::new(reads)));
         };
-        scene.reads.send_replace(read());
+        read(&scene);
         // Its load balancer may have left, and asks this process nothing.
-        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
+        assert_eq!(scene.wanted().await, Some("True"));
         sleep(2 * ANSWERS_KNOWN_TIMEOUT).await;
-        scene.reads.send_replace(read());
-        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
-        scene.answers.count(&web(), true, Instant::now());
-        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+        read(&scene);
+        assert_eq!(scene.wanted().await, Some("True"));
+        scene.answer(true);
+        assert_eq!(scene.wanted().await, Some("False"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_restarted_agent_that_learns_nothing_takes_a_true_marker_back() {
-        let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+        let mut scene = Scene::start();
         scene.observe(MAINTENANCE, Some(MarkerStatus::True));
         let mut kept = 0;
-        while wanted(&mut scene, &mut probes, started_at).await.is_none() {
+        while scene.wanted().await.is_none() {
             kept += 1;
         }
         assert_eq!(COUNT_INTERVAL * (kept + 1), ANSWERS_KNOWN_TIMEOUT);
@@ -297,16 +259,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_restarted_agent_that_has_answered_200_takes_a_true_marker_back_at_once() {
         for is_healthz in [true, false] {
-            let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+            let mut scene = Scene::start();
             scene.observe(MAINTENANCE, Some(MarkerStatus::True));
-            scene.list();
-            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, None);
+            scene.list(WEB);
+            assert_eq!(scene.wanted().await, None);
             if is_healthz {
                 scene.marker.metrics.healthz.increment(true);
             } else {
-                scene.answers.count(&web(), true, Instant::now());
+                scene.answer(true);
             }
-            let found = wanted(&mut scene, &mut probes, started_at).await;
+            let found = scene.wanted().await;
             assert_eq!(found, Some("False"), "{is_healthz}");
         }
     }
@@ -314,22 +276,18 @@ mod tests {
     /// It is the work of a process that has not seen a Service, or of nobody.
     #[tokio::test(start_paused = true)]
     async fn only_what_the_process_before_had_seen_counts_as_out() {
-        let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+        let mut scene = Scene::start();
         scene.observe(ENDS, Some(MarkerStatus::True));
-        scene.tables.send_replace(Some(table(0..0)));
-        assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
-        scene.list();
-        assert_eq!(
-            wanted(&mut scene, &mut probes, started_at).await,
-            Some("False"),
-            "new here"
-        );
-        let (mut scene, mut probes) = (Scene::start(), None);
+        scene.list(&[]);
+        assert_eq!(scene.wanted().await, Some("True"));
+        scene.list(WEB);
+        assert_eq!(scene.wanted().await, Some("False"), "new here");
+        let mut scene = Scene::start();
         scene.observe(ENDS, Some(MarkerStatus::False));
-        scene.list();
+        scene.list(WEB);
         scene.marker.metrics.healthz.increment(false);
         for _ in 0..2 {
-            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+            assert_eq!(scene.wanted().await, Some("False"));
             scene.marker.metrics.healthz.increment(false);
         }
     }
@@ -337,63 +295,46 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_request_about_a_service_is_no_proof_that_its_load_balancer_asks_here() {
         for (has_own_ports, expected) in [(false, "False"), (true, "True")] {
-            let (mut scene, started_at, mut probes) = (Scene::start(), Instant::now(), None);
+            let mut scene = Scene::start();
             scene.marker.required = NonZeroU32::new(2).unwrap();
             if let Some(services) = scene.marker.services.as_mut().filter(|_| has_own_ports) {
                 services.ports = Some(watch::Sender::default().subscribe());
             }
             scene.observe(ENDS, None);
-            scene.list();
+            scene.list(WEB);
             for _ in 0..4 {
-                assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+                assert_eq!(scene.wanted().await, Some("False"));
                 scene.marker.metrics.healthz.increment(false);
             }
-            scene.answers.count(&web(), false, Instant::now());
-            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("False"));
+            scene.answer(false);
+            assert_eq!(scene.wanted().await, Some("False"));
             sleep(Duration::from_mins(10)).await;
-            assert_eq!(
-                wanted(&mut scene, &mut probes, started_at).await,
-                Some(expected),
-                "{has_own_ports}"
-            );
-            scene.answers.count(&web(), false, Instant::now());
-            assert_eq!(wanted(&mut scene, &mut probes, started_at).await, Some("True"));
+            assert_eq!(scene.wanted().await, Some(expected), "{has_own_ports}");
+            scene.answer(false);
+            assert_eq!(scene.wanted().await, Some("True"));
             sleep(Duration::from_mins(10)).await;
-            assert_eq!(
-                wanted(&mut scene, &mut probes, started_at).await,
-                Some("True"),
-                "it has left"
-            );
+            assert_eq!(scene.wanted().await, Some("True"), "it has left");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn answers_about_deleted_services_are_forgotten_without_a_signal() {
-        let Scene {
-            marker,
-            node,
-            proxy,
-            notices,
-            tables,
-            answers,
-            ..
-        } = Scene::start();
+        let Scene { marker, channels, .. } = Scene::start();
+        let list = |services: &[(&str, u32)]| channels.tables.send_replace(Some(table(services)));
         let running = tokio::spawn(marker.run(NodeIntents::default().field(NodeField::Marker)));
         for number in 0..100 {
-            tables.send_replace(Some(table(number..number + 2)));
-            answers.count(
-                &NamespacedName::new("a", &format!("service-{number}")),
-                false,
-                Instant::now(),
-            );
+            let [name, next] = [number, number + 1].map(|number| format!("service-{number}"));
+            list(&[(&name, 0), (&next, 0)]);
+            channels
+                .answers
+                .count(&NamespacedName::new("default", &name), false, Instant::now());
             sleep(10 * COUNT_INTERVAL).await;
         }
         // Those of one interval, and the two of the table.
-        assert!(answers.len() <= 32, "{}", answers.len());
-        tables.send_replace(Some(table(0..0)));
+        assert!(channels.answers.len() <= 32, "{}", channels.answers.len());
+        list(&[]);
         sleep(FORGET_INTERVAL + COUNT_INTERVAL).await;
-        assert_eq!(answers.len(), 0);
+        assert_eq!(channels.answers.len(), 0);
         running.abort();
-        drop((node, proxy, notices));
     }
 }

@@ -96,17 +96,16 @@ mod tests {
     use headgate_core::node::{AzureNotice, Node, NodeHold, SignalRules, Taint};
 
     use super::super::answer::healthz_answer;
+    use super::super::fixtures::{Channels, MAINTENANCE};
     use super::*;
 
-    const DRAIN: &str = "headgate.dev/maintenance";
-
     fn inputs(report: NodeReport, notices: &[Signal], now: Moment) -> VerdictInputs {
-        let notices = notices.iter().map(|signal| (signal.clone(), now.wall)).collect();
-        VerdictInputs {
-            node: watch::Sender::new(report).subscribe(),
-            proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),
-            notices: watch::Sender::new(notices).subscribe(),
-        }
+        let channels = Channels::default();
+        channels.node.send_replace(report);
+        channels
+            .notices
+            .send_replace(notices.iter().map(|signal| (signal.clone(), now.wall)).collect());
+        channels.inputs()
     }
 
     fn report(taints: &[&str], now: Moment) -> NodeReport {
@@ -114,7 +113,7 @@ mod tests {
             node_uid: "u".into(),
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
-            signals: [DRAIN.to_owned(), "preempt".to_owned()].into(),
+            signals: [MAINTENANCE.to_owned(), "preempt".to_owned()].into(),
             renewed_at: now.wall,
             ..NodeHold::default()
         };
@@ -124,7 +123,7 @@ mod tests {
             hold: Some(hold),
             ..Node::default()
         };
-        let keys = SignalRules::new([DRAIN, "other"], &[]);
+        let keys = SignalRules::new([MAINTENANCE, "other"], &[]);
         NodeReport::initial(None, &keys, now).with_node(node.with_signals(&keys), now)
     }
 
@@ -136,17 +135,15 @@ mod tests {
                 mono: now.mono + after,
                 ..now
             };
-            inputs(report(&[DRAIN], now), &[], now).verdict(later)
+            inputs(report(&[MAINTENANCE], now), &[], now).verdict(later)
         };
         let held = verdict(Duration::ZERO);
         assert!(held.is_healthz_ok() && !held.is_eligible());
         let answer = healthz_answer(&held);
         let body = String::from_utf8(answer.body).unwrap();
         assert_eq!(answer.status, 200);
-        assert!(
-            body.contains(r#""nodeEligible":false"#) && body.contains(DRAIN),
-            "{body}"
-        );
+        let shows = |text| body.contains(text);
+        assert!(shows(r#""nodeEligible":false"#) && shows(MAINTENANCE), "{body}");
         assert!(!verdict(Duration::from_mins(5)).is_healthz_ok(), "no renewal arrived");
     }
 
@@ -154,12 +151,9 @@ mod tests {
     fn hold_covers_neither_other_signals_nor_those_of_the_agent() {
         let now = Clock::System.now();
         let is_ok = |inputs: &VerdictInputs| inputs.verdict(now).is_healthz_ok();
-        assert!(is_ok(&inputs(report(&[DRAIN], now), &[], now)));
-        assert!(!is_ok(&inputs(report(&[DRAIN, "other"], now), &[], now)));
-        assert!(!is_ok(&inputs(
-            report(&[DRAIN], now),
-            &[Signal::Azure(AzureNotice::Preempt)],
-            now
-        )));
+        assert!(is_ok(&inputs(report(&[MAINTENANCE], now), &[], now)));
+        assert!(!is_ok(&inputs(report(&[MAINTENANCE, "other"], now), &[], now)));
+        let preempt = [Signal::Azure(AzureNotice::Preempt)];
+        assert!(!is_ok(&inputs(report(&[MAINTENANCE], now), &preempt, now)));
     }
 }

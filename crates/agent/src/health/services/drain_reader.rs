@@ -421,9 +421,9 @@ mod tests {
     use serde_json::{Value, json};
     use tokio::time::sleep;
 
-    use headgate_core::node::{MARKER_CONDITION, SignalSettings, Taint};
+    use headgate_core::node::{MARKER_CONDITION, SignalSettings};
 
-    use super::super::super::proxy_status::ProxyStatus;
+    use super::super::super::fixtures::{self, Channels, MAINTENANCE, table, tainted, web};
     use super::super::drain::{ServiceDrain, service_drain};
     use super::super::index::ServedService;
     use super::*;
@@ -434,15 +434,17 @@ mod tests {
     fn slice(name: &str, metadata: &Value, node: &str) -> Value {
         let mut object = json!({"metadata": {"namespace": "default", "name": name}, "addressType": "IPv4",
             "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": node}], "ports": [{"name": "", "port": 80}]});
-        json_patch(&mut object["metadata"], metadata);
+        let fields = metadata.as_object().unwrap().clone();
+        object["metadata"].as_object_mut().unwrap().extend(fields);
         object
     }
 
-    fn json_patch(object: &mut Value, fields: &Value) {
-        object
-            .as_object_mut()
-            .unwrap()
-            .extend(fields.as_object().unwrap().clone());
+    fn response(body: &Value) -> Result<Response<Body>, io::Error> {
+        Ok(Response::new(Body::from(body.to_string().into_bytes())))
+    }
+
+    fn list(slices: &[Value]) -> Value {
+        json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"}, "items": slices})
     }
 
     /// The API server of the odd objects; it fails for the Service `down`, and does not answer about those of the namespace `busy`.
@@ -456,47 +458,41 @@ mod tests {
         }
         let body = if path.ends_with("/endpointslices") {
             let odd = json!({"creationTimestamp": FAR, "managedFields": [{"time": FAR, "fieldsV1": {}}]});
-            json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"}, "items": [
+            list(&[
                 slice("odd", &odd, "n2"),
                 slice("broken", &json!({"labels": 7}), "n3"),
                 slice("good", &json!({}), "n4"),
-            ]})
+            ])
         } else {
             json!({"kind": "Node", "metadata": {"name": "n2", "uid": "u", "creationTimestamp": FAR},
                 "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": FAR},
                     // A leftover.
                     {"type": MARKER_CONDITION, "status": "True", "lastHeartbeatTime": "2020-01-01T00:00:00Z"}]}})
         };
-        Ok(Response::new(Body::from(body.to_string().into_bytes())))
+        response(&body)
     }
 
     #[tokio::test]
     async fn a_node_takes_the_place_of_another_that_serves_in_no_more_families() {
         let of = |family: &str, address: &str, nodes: &[&str]| {
-            let endpoints: Vec<_> = nodes
-                .iter()
-                .map(|node| json!({"addresses": [address], "nodeName": node}))
-                .collect();
+            let endpoint = |node| json!({"addresses": [address], "nodeName": node});
+            let endpoints: Vec<_> = nodes.iter().map(endpoint).collect();
             json!({"metadata": {"namespace": "default", "name": family}, "addressType": family, "endpoints": endpoints,
                 "ports": [{"name": "", "port": 80}]})
         };
-        let slices = json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"}, "items": [
+        let slices = list(&[
             of("IPv4", "10.1.0.1", &["four", "both", "other"]),
             of("IPv6", "fd00::1", &["six", "both", "other"]),
-        ]});
-        let body = slices.to_string().into_bytes();
-        let answer = move |_: Request<Body>| {
-            let response = Response::new(Body::from(body.clone()));
-            async move { Ok::<_, io::Error>(response) }
-        };
-        let client = Client::new(tower::service_fn(answer), "default");
+        ]);
+        let answer = tower::service_fn(move |_: Request<Body>| std::future::ready(response(&slices)));
+        let client = Client::new(answer, "default");
         for (own, expected) in [
             ("four", &["both", "four", "other"][..]),
             ("six", &["both", "other", "six"]),
             ("both", &["both", "other"]),
             ("none", &["both", "four", "other", "six"]),
         ] {
-            let names = serving_nodes(&client, &NamespacedName::new("default", "web"), own).await;
+            let names = serving_nodes(&client, &web(), own).await;
             let names: Vec<_> = names.unwrap().into_iter().collect();
             assert_eq!(names, expected, "{own}");
         }
@@ -505,10 +501,8 @@ mod tests {
     #[tokio::test]
     async fn one_odd_object_makes_no_other_unreadable() {
         let client = Client::new(tower::service_fn(answer), "default");
-        let names = serving_nodes(&client, &NamespacedName::new("default", "web"), "n1")
-            .await
-            .unwrap();
-        assert_eq!(names, ["n2".to_owned(), "n4".to_owned()].into());
+        let names = serving_nodes(&client, &web(), "n1").await;
+        assert_eq!(names.unwrap(), ["n2".to_owned(), "n4".to_owned()].into());
         let node = node(&client, &SignalRules::default(), "n2").await.unwrap().unwrap();
         let mut others = OtherNodes::default();
         others.add(&node, "n1", Clock::System.now());
@@ -519,27 +513,15 @@ mod tests {
 
     /// A reader of a node with a signal over the API server `answer`, and what it reads and publishes.
     struct Reading {
-        tables: watch::Sender<Option<Arc<ServiceTable>>>,
-        reads: watch::Receiver<Option<Arc<DrainReads>>>,
+        channels: Channels,
         lists: Arc<AtomicUsize>,
-        answers: ServiceAnswers,
-        inputs: (watch::Sender<NodeReport>, watch::Sender<ProxyStatus>),
     }
 
     impl Reading {
         /// With the time that the API server takes for each request.
         fn start(latency: Duration) -> Self {
-            let (clock, rules) = (Clock::System, SignalSettings::default().health());
-            let drained = Node {
-                name: "n1".into(),
-                uid: "u".into(),
-                taints: vec![Taint::new("headgate.dev/maintenance", "NoSchedule")],
-                ..Node::default()
-            };
-            let report = NodeReport::initial(None, &rules, clock.now());
-            let node = watch::Sender::new(report.with_node(drained.with_signals(&rules), clock.now()));
-            let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
-            let (tables, reads) = (watch::Sender::new(None), watch::Sender::new(None));
+            let channels = Channels::default();
+            channels.node.send_replace(fixtures::report(tainted(&[MAINTENANCE])));
             let lists = Arc::new(AtomicUsize::new(0));
             let counted = Arc::clone(&lists);
             let service = tower::service_fn(move |request: Request<Body>| {
@@ -550,54 +532,39 @@ mod tests {
                     answer(request).await
                 }
             });
-            let reading = Self {
-                tables: tables.clone(),
-                reads: reads.subscribe(),
-                lists,
-                answers: ServiceAnswers::default(),
-                inputs: (node.clone(), proxy.clone()),
-            };
             let reader = DrainReader {
                 client: Client::new(service, "default"),
                 node_name: "n1".to_owned(),
-                rules,
+                rules: SignalSettings::default().health(),
                 relies_on_signalled: true,
-                inputs: VerdictInputs {
-                    node: node.subscribe(),
-                    proxy: proxy.subscribe(),
-                    notices: watch::Sender::default().subscribe(),
-                },
-                tables: tables.subscribe(),
-                answers: reading.answers.clone(),
-                reads,
-                clock,
+                inputs: channels.inputs(),
+                tables: channels.tables.subscribe(),
+                answers: channels.answers.clone(),
+                reads: channels.reads.clone(),
+                clock: Clock::System,
             };
             tokio::spawn(reader.run());
-            reading
+            Self { channels, lists }
         }
 
         /// Publishes these Services of the namespace `default`, and waits for less than a round.
         async fn publish(&self, services: &[(&str, u32)]) {
-            let services = services
-                .iter()
-                .map(|(name, endpoints)| (NamespacedName::new("default", name), ServedService::example(*endpoints)));
-            self.publish_all(services).await;
+            self.publish_table(table(services)).await;
         }
 
-        async fn publish_all(&self, services: impl Iterator<Item = (NamespacedName, ServedService)>) {
-            self.tables.send_replace(Some(Arc::new(services.collect())));
+        async fn publish_table(&self, table: Arc<ServiceTable>) {
+            self.channels.tables.send_replace(Some(table));
             sleep(Duration::from_secs(1)).await;
         }
 
         /// What the answer about the Service `default/web` is made of by the signal.
         fn drain_of_web(&self) -> ServiceDrain {
-            let web = NamespacedName::new("default", "web");
-            let reads = self.reads.borrow();
-            service_drain(OwnState::Signalled, reads.as_deref(), &web, Instant::now())
+            let reads = self.channels.reads.borrow();
+            service_drain(OwnState::Signalled, reads.as_deref(), &web(), Instant::now())
         }
 
         fn read(&self) -> Vec<String> {
-            let reads = self.reads.borrow();
+            let reads = self.channels.reads.borrow();
             let services = reads.iter().flat_map(|reads| reads.services.keys());
             services.map(|service| service.name().to_owned()).collect()
         }
@@ -624,22 +591,22 @@ mod tests {
     async fn answers_about_services_that_are_not_probed_any_more_are_forgotten_once_the_signal_has_ended() {
         let reading = Reading::start(Duration::ZERO);
         reading.publish(&[("web", 1)]).await;
-        let web = NamespacedName::new("default", "web");
-        reading.answers.count(&web, true, Instant::now());
+        let Channels {
+            answers, node, reads, ..
+        } = &reading.channels;
+        answers.count(&web(), true, Instant::now());
         sleep(Duration::from_mins(11)).await;
-        assert!(reading.answers.has(&web));
-        let now = Clock::System.now();
-        let end = |report: &mut NodeReport| *report = report.with_node(Node::default(), now);
-        reading.inputs.0.send_modify(end);
+        assert!(answers.has(&web()));
+        node.send_replace(fixtures::report(Node::default()));
         sleep(Duration::from_secs(1)).await;
-        assert!(reading.reads.borrow().is_none() && !reading.answers.has(&web));
+        assert!(reads.borrow().is_none() && !answers.has(&web()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_read_is_as_old_as_the_oldest_node_that_it_uses() {
         let reading = Reading::start(Duration::ZERO);
         let started_at = |name: &str| {
-            let reads = reading.reads.borrow();
+            let reads = reading.channels.reads.borrow();
             let services = &reads.as_ref().unwrap().services;
             services[&NamespacedName::new("default", name)].started_at
         };
@@ -654,30 +621,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_other_services_hold_back_one_that_can_be_read() {
-        let named = |namespace: &'static str, number: usize| NamespacedName::new(namespace, &format!("s{number}"));
+        let numbered = |namespace: &str, count| {
+            let names = (0..count).map(|number| NamespacedName::new(namespace, &format!("s{number}")));
+            names.collect::<Vec<_>>()
+        };
+        let fails = vec![NamespacedName::new("default", "down")];
         for (what, latency, others, first) in [
-            ("one fails", 0, vec![NamespacedName::new("default", "down")], 1),
-            (
-                "many",
-                100,
-                (0..300).map(|number| named("default", number)).collect(),
-                10,
-            ),
+            ("one fails", 0, fails, 1),
+            ("many", 100, numbered("default", 300), 10),
             // More than can be read at once in the validity of a read.
-            (
-                "those of another tenant hang",
-                20,
-                (0..100).map(|number| named("busy", number)).collect(),
-                10,
-            ),
+            ("those of another tenant hang", 20, numbered("busy", 100), 10),
         ] {
             let reading = Reading::start(Duration::from_millis(latency));
-            let web = NamespacedName::new("default", "web");
-            let all = others
-                .into_iter()
-                .chain([web])
-                .map(|name| (name, ServedService::example(1)));
-            reading.publish_all(all).await;
+            let all = others.into_iter().chain([web()]);
+            let served = all.map(|name| (name, ServedService::example(1)));
+            reading.publish_table(Arc::new(served.collect())).await;
             sleep(Duration::from_secs(first)).await;
             for second in first..90 {
                 assert_eq!(reading.drain_of_web(), ServiceDrain::Failing, "{what}: {second}");
@@ -694,15 +652,13 @@ mod tests {
             let conditions = json!([{"type": "Ready", "status": "True"},
                 {"type": MARKER_CONDITION, "status": "True", "reason": "ProbesFailed", "lastTransitionTime": old}]);
             let body = if path.ends_with("/endpointslices") {
-                json!({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "7"},
-                    "items": [slice("a", &json!({}), "n1"), slice("b", &json!({}), "n2")]})
+                list(&[slice("a", &json!({}), "n1"), slice("b", &json!({}), "n2")])
             } else {
                 let name = path.rsplit('/').next();
                 json!({"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {"taints": taints},
                     "status": {"conditions": conditions}})
             };
-            let response = Response::new(Body::from(body.to_string().into_bytes()));
-            async move { Ok::<_, io::Error>(response) }
+            std::future::ready(response(&body))
         };
         let control_plane = json!({"node-role.kubernetes.io/control-plane": ""});
         for (own_name, own_role, labels_of_all, relies_on_signalled, expected) in [
@@ -714,32 +670,25 @@ mod tests {
             ("n2", Some("role"), control_plane.clone(), true, true),
             ("n2", Some("role"), json!({}), true, true),
         ] {
-            let (rules, now) = (SignalSettings::default().health(), Clock::System.now());
             let own = Node {
                 control_plane: own_role,
                 ..Node::default()
             };
             let labels = labels_of_all.clone();
+            let service = tower::service_fn(move |request| answer(labels.clone(), request));
             let reader = OtherNodesReader {
-                client: Client::new(
-                    tower::service_fn(move |request| answer(labels.clone(), request)),
-                    "default",
-                ),
+                client: Client::new(service, "default"),
                 own_name: own_name.to_owned(),
-                own: watch::Sender::new(NodeReport::initial(None, &rules, now).with_node(own, now)).subscribe(),
-                rules,
+                own: watch::Sender::new(fixtures::report(own)).subscribe(),
+                rules: SignalSettings::default().health(),
                 relies_on_signalled,
                 clock: Clock::System,
                 nodes: Mutex::default(),
             };
-            let read = reader.service(&NamespacedName::new("default", "web"), None, 0).await;
-            let others = read.unwrap().others;
+            let others = reader.service(&web(), None, 0).await.unwrap().others;
             let found = (others.with_earlier_name.is_some(), others.own_is_long_out);
-            assert_eq!(
-                found,
-                (expected, expected),
-                "{own_name} {own_role:?} {labels_of_all} {relies_on_signalled}"
-            );
+            let what = format!("{own_name} {own_role:?} {labels_of_all} {relies_on_signalled}");
+            assert_eq!(found, (expected, expected), "{what}");
         }
     }
 

@@ -264,17 +264,13 @@ mod tests {
     use std::thread;
 
     use headgate_core::clock::Clock;
-    use headgate_core::node::{NodeReport, SignalSettings};
     use headgate_test_kubernetes::blocked_logs;
     use prometheus_client::registry::Registry;
     use tokio::net::TcpListener;
     use tokio::runtime;
 
-    use super::super::super::proxy_status::ProxyStatus;
-    use super::super::super::verdict::VerdictInputs;
-    use super::super::index::ServedService;
+    use super::super::super::fixtures::{self, Channels, initial};
     use super::super::metrics::Metrics;
-    use super::super::service_drains::ServiceDrains;
     use super::*;
 
     struct NoSockets;
@@ -289,26 +285,22 @@ mod tests {
 
     #[test]
     fn a_port_that_cannot_be_opened_waits_for_no_line_of_the_log() {
-        let (clock, rules) = (Clock::System, SignalSettings::default().health());
-        let node = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()).without_node());
-        let table = [(NamespacedName::new("default", "web"), ServedService::example(1))];
-        let tables = watch::Sender::new(Some(Arc::new(table.into_iter().collect::<ServiceTable>())));
-        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+        let channels = Channels::default();
+        channels.node.send_replace(initial().without_node());
+        channels.tables.send_replace(Some(fixtures::table(&[("web", 1)])));
         let state = watch::Sender::new(PortStates::default());
         let states = state.subscribe();
         let server = NodePortServer {
             routes: ServiceRoutes {
-                metrics: Metrics::register(&mut Registry::default(), tables.subscribe(), states.clone(), None),
-                tables: tables.subscribe(),
-                drains: ServiceDrains {
-                    inputs: VerdictInputs {
-                        node: node.subscribe(),
-                        proxy: proxy.subscribe(),
-                        notices: watch::Sender::default().subscribe(),
-                    },
-                    reads: watch::Sender::new(None).subscribe(),
-                },
-                clock,
+                metrics: Metrics::register(
+                    &mut Registry::default(),
+                    channels.tables.subscribe(),
+                    states.clone(),
+                    None,
+                ),
+                tables: channels.tables.subscribe(),
+                drains: channels.drains(),
+                clock: Clock::System,
             },
             sockets: NoSockets,
             own_ports: Vec::new(),

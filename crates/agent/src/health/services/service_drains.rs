@@ -127,30 +127,25 @@ pub(super) fn own_state(inputs: &VerdictInputs, now: Instant) -> OwnState {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use headgate_core::clock::Clock;
-    use headgate_core::node::{AzureNotice, NodeReport, Signal, SignalSettings};
+    use headgate_core::node::{AzureNotice, Signal};
     use headgate_core::service::IpFamily;
     use jiff::Timestamp;
 
-    use super::super::super::proxy_status::ProxyStatus;
-    use super::super::index::ServedService;
+    use super::super::super::fixtures::{Channels, table, web};
     use super::super::ports::{PortFailure, PortKey};
     use super::*;
 
     /// What one Service is kept for, with endpoints here, an answer about it, and its own port open or failed.
     fn kept(signal: Option<Signal>, endpoints: u32, is_answered: bool, port: Option<bool>) -> Option<KeptBecause> {
-        let (web, now) = (NamespacedName::new("default", "web"), Clock::System.now());
-        let node = watch::Sender::new(NodeReport::initial(None, &SignalSettings::default().health(), now));
-        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
-        let notices = watch::Sender::new(
+        let (web, now, channels) = (web(), Clock::System.now(), Channels::default());
+        channels.notices.send_replace(
             signal
-                .map(|signal| (signal, Timestamp::UNIX_EPOCH))
                 .into_iter()
+                .map(|signal| (signal, Timestamp::UNIX_EPOCH))
                 .collect(),
         );
-        let table: ServiceTable = [(web.clone(), ServedService::example(endpoints))].into_iter().collect();
+        channels.tables.send_replace(Some(table(&[("web", endpoints)])));
         let mut ports = PortStates::default();
         if port == Some(false) {
             let key = PortKey {
@@ -164,24 +159,11 @@ mod tests {
             };
             ports.failed.insert(key, failure);
         }
-        let answers = ServiceAnswers::default();
         if is_answered {
-            answers.count(&web, false, now.mono);
+            channels.answers.count(&web, false, now.mono);
         }
-        let view = KeptServicesView {
-            drains: ServiceDrains {
-                inputs: VerdictInputs {
-                    node: node.subscribe(),
-                    proxy: proxy.subscribe(),
-                    notices: notices.subscribe(),
-                },
-                reads: watch::Sender::new(None).subscribe(),
-            },
-            tables: watch::Sender::new(Some(Arc::new(table))).subscribe(),
-            answers,
-            ports: port.map(|_| watch::Sender::new(ports).subscribe()),
-        };
-        let kept = view.kept(now);
+        let ports = port.map(|_| watch::Sender::new(ports).subscribe());
+        let kept = channels.kept_services(ports).kept(now);
         assert!(kept.keys().all(|service| **service == web), "{kept:?}");
         kept.get(&web).copied()
     }
@@ -190,9 +172,8 @@ mod tests {
     fn a_service_is_kept_where_headgate_answers_200_or_another_process_answers() {
         let revocable = Some(Signal::Azure(AzureNotice::Reboot));
         let ends = Some(Signal::Azure(AzureNotice::Preempt));
-        assert!(
-            revocable.as_ref().is_some_and(Signal::is_revocable) && !ends.as_ref().is_some_and(Signal::is_revocable)
-        );
+        let is_revocable = |signal: &Option<Signal>| signal.as_ref().is_some_and(Signal::is_revocable);
+        assert!(is_revocable(&revocable) && !is_revocable(&ends));
         let held = Some(KeptBecause::Held(HoldReason::Unpublished));
         let elsewhere = Some(KeptBecause::AnsweredElsewhere);
         for (signal, endpoints, is_answered, port, expected) in [

@@ -129,90 +129,69 @@ impl ServiceRoutes {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use headgate_core::node::{Node, NodeReport, SignalSettings, Taint};
+    use headgate_core::node::NodeReport;
     use prometheus_client::registry::Registry;
     use tokio::time::{Instant, sleep};
 
-    use super::super::super::proxy_status::ProxyStatus;
-    use super::super::super::verdict::VerdictInputs;
+    use super::super::super::fixtures::{Channels, MAINTENANCE, initial, report, table, tainted};
     use super::super::drain::{DrainReads, OtherNodes, ServiceRead};
-    use super::super::index::ServedService;
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn the_answers_are_known_with_the_services_the_node_and_while_it_has_signals_the_others() {
-        let (clock, rules) = (Clock::System, SignalSettings::default().health());
-        let start = NodeReport::initial(None, &rules, clock.now());
-        let node = watch::Sender::new(start.clone());
-        let (tables, reads) = (watch::Sender::new(None), watch::Sender::new(None));
-        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+        let channels = Channels::default();
         let states = watch::Sender::default();
         let routes = ServiceRoutes {
-            metrics: Metrics::register(&mut Registry::default(), tables.subscribe(), states.subscribe(), None),
-            tables: tables.subscribe(),
-            drains: ServiceDrains {
-                inputs: VerdictInputs {
-                    node: node.subscribe(),
-                    proxy: proxy.subscribe(),
-                    notices: watch::Sender::default().subscribe(),
-                },
-                reads: reads.subscribe(),
-            },
-            clock: clock.clone(),
+            metrics: Metrics::register(
+                &mut Registry::default(),
+                channels.tables.subscribe(),
+                states.subscribe(),
+                None,
+            ),
+            tables: channels.tables.subscribe(),
+            drains: channels.drains(),
+            clock: Clock::System,
         };
-        let table = |services: &[(&str, u32)]| {
-            let served = |(name, endpoints): &(&str, u32)| {
-                (NamespacedName::new("default", name), ServedService::example(*endpoints))
-            };
-            Some(Arc::new(services.iter().map(served).collect::<ServiceTable>()))
-        };
-        let of = |taints: Vec<Taint>| {
-            let node = Node {
-                uid: "u".into(),
-                taints,
-                ..Node::default()
-            };
-            start.with_node(node.with_signals(&rules), clock.now())
-        };
-        let signalled = of(vec![Taint::new("headgate.dev/maintenance", "NoSchedule")]);
+        let signalled = report(tainted(&[MAINTENANCE]));
         let read = |services: &[&str]| {
             let started_at = Instant::now();
             let mut found = DrainReads::new(signalled.signals().clone(), started_at);
-            let others = OtherNodes::default();
-            found.services = services
+            let read = || ServiceRead {
+                started_at,
+                others: OtherNodes::default(),
+            };
+            let services = services
                 .iter()
-                .map(|name| {
-                    let others = others.clone();
-                    (NamespacedName::new("default", name), ServiceRead { started_at, others })
-                })
-                .collect::<BTreeMap<_, _>>();
+                .map(|name| (NamespacedName::new("default", name), read()));
+            found.services = services.collect();
             Some(Arc::new(found))
         };
+        let lists = |web, far| drop(channels.tables.send_replace(Some(table(&[("web", web), ("far", far)]))));
+        let observes = |report: NodeReport| drop(channels.node.send_replace(report));
+        let reads = |read| drop(channels.reads.send_replace(read));
         let wait = || {
             let routes = routes.clone();
             tokio::spawn(async move { routes.known().await })
         };
         let steps: [(&dyn Fn(), bool); 9] = [
-            (&|| drop(tables.send_replace(table(&[("web", 1), ("far", 0)]))), false),
-            (&|| drop(node.send_replace(start.without_node())), true),
-            (&|| drop(node.send_replace(signalled.clone())), false),
-            (&|| drop(reads.send_replace(read(&[]))), false),
-            (&|| drop(reads.send_replace(read(&["web"]))), true),
-            (&|| drop(tables.send_replace(table(&[("web", 1), ("far", 1)]))), false),
-            (&|| drop(tables.send_replace(table(&[("web", 2), ("far", 0)]))), true),
-            (&|| drop(reads.send_replace(None)), false),
-            (&|| drop(node.send_replace(of(Vec::new()))), true),
+            (&|| lists(1, 0), false),
+            (&|| observes(initial().without_node()), true),
+            (&|| observes(signalled.clone()), false),
+            (&|| reads(read(&[])), false),
+            (&|| reads(read(&["web"])), true),
+            (&|| lists(1, 1), false),
+            (&|| lists(2, 0), true),
+            (&|| reads(None), false),
+            (&|| observes(report(tainted(&[]))), true),
         ];
         let mut waiting = wait();
         for (number, (change, is_known)) in steps.into_iter().enumerate() {
-            if waiting.is_finished() {
-                change();
+            let was_known = waiting.is_finished();
+            change();
+            if was_known {
                 waiting = wait();
-            } else {
-                change();
             }
             sleep(Duration::from_millis(1)).await;
             assert_eq!(waiting.is_finished(), is_known, "step {number}");

@@ -1,16 +1,11 @@
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::{AzureNotice, MARKER_NO_SIGNAL, MarkerStatus, NodeHold, SignalSettings, Taint};
+use headgate_core::node::{AzureNotice, MARKER_NO_SIGNAL, MarkerStatus, NodeHold};
 use proptest::prelude::*;
 
+use super::super::super::fixtures::{self, MAINTENANCE as DRAIN, tainted, web};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-const DRAIN: &str = "headgate.dev/maintenance";
-const WEB: (&str, &str) = ("default", "web");
-
-fn web() -> NamespacedName {
-    NamespacedName::new(WEB.0, WEB.1)
-}
 
 fn signals(since: i64) -> Signals {
     let since = Timestamp::from_second(since).unwrap();
@@ -19,34 +14,27 @@ fn signals(since: i64) -> Signals {
 
 /// A Ready Node, with the signal or without it.
 fn node(name: &str, has_signal: bool) -> Node {
-    let taints = if has_signal {
-        vec![Taint::new(DRAIN, "NoSchedule")]
-    } else {
-        Vec::new()
-    };
-    let node = Node {
+    Node {
         name: name.into(),
-        uid: "u".into(),
         ready: true,
-        taints,
-        ..Node::default()
-    };
-    node.with_signals(&SignalSettings::default().health())
+        ..tainted(if has_signal { &[DRAIN] } else { &[] })
+    }
+}
+
+fn changed(mut node: Node, change: impl FnOnce(&mut Node)) -> Node {
+    change(&mut node);
+    node
 }
 
 #[test]
 fn other_nodes_that_keep_serving() {
-    let changed = |has_signal: bool, change: fn(&mut Node)| {
-        let mut node = node("a", has_signal);
-        change(&mut node);
-        node
-    };
     let now = Clock::System.now();
     let marker = |reason: &str| MarkerFact {
         status: MarkerStatus::False,
         reason: reason.to_owned(),
         ..MarkerFact::default()
     };
+    let marked = |reason| changed(node("a", false), |node| node.marker = Some(marker(reason)));
     let confirmed = |status, seconds: u64, message: &str| Node {
         marker: Some(MarkerFact {
             status,
@@ -56,50 +44,30 @@ fn other_nodes_that_keep_serving() {
         }),
         ..node("a", false)
     };
-    for (node, without_signal, with_earlier_name) in vec![
+    let rarely = "Confirmed again within 250 s. m";
+    let a = |has_signal, change: fn(&mut Node)| changed(node("a", has_signal), change);
+    for (node, without_signal, with_earlier_name) in [
         (node("a", false), true, false),
         (node("c", false), true, false),
         (node("a", true), false, true),
         (node("c", true), false, false),
         (node("b", false), false, false),
-        (changed(false, |node| node.ready = false), false, false),
-        (changed(true, |node| node.ready = false), false, false),
-        (changed(true, |node| node.ends = true), false, false),
-        (changed(false, |node| node.excluded = Some("label")), false, false),
-        (changed(false, |node| node.lacks_agent = true), false, false),
-        (changed(true, |node| node.lacks_agent = true), false, false),
-        (
-            Node {
-                marker: Some(marker(MARKER_NO_SIGNAL)),
-                ..node("a", false)
-            },
-            true,
-            false,
-        ),
+        (a(false, |node| node.ready = false), false, false),
+        (a(true, |node| node.ready = false), false, false),
+        (a(true, |node| node.ends = true), false, false),
+        (a(false, |node| node.excluded = Some("label")), false, false),
+        (a(false, |node| node.lacks_agent = true), false, false),
+        (a(true, |node| node.lacks_agent = true), false, false),
+        (marked(MARKER_NO_SIGNAL), true, false),
         // Its agent has not observed the end of its signal yet.
-        (
-            Node {
-                marker: Some(marker("ProbesNotFailed")),
-                ..node("a", false)
-            },
-            false,
-            false,
-        ),
+        (marked("ProbesNotFailed"), false, false),
         // One that nobody confirms, or makes Unknown, is a leftover.
         (confirmed(MarkerStatus::True, 350, "m"), false, false),
         (confirmed(MarkerStatus::True, 370, "m"), true, false),
         (confirmed(MarkerStatus::False, 370, "m"), true, false),
         (confirmed(MarkerStatus::Unknown, 370, "m"), false, false),
-        (
-            confirmed(MarkerStatus::True, 990, "Confirmed again within 250 s. m"),
-            false,
-            false,
-        ),
-        (
-            confirmed(MarkerStatus::True, 1010, "Confirmed again within 250 s. m"),
-            true,
-            false,
-        ),
+        (confirmed(MarkerStatus::True, 990, rarely), false, false),
+        (confirmed(MarkerStatus::True, 1010, rarely), true, false),
     ] {
         let mut others = OtherNodes::default();
         others.add(&node, "b", now);
@@ -123,77 +91,30 @@ fn answer_fails_while_a_current_read_shows_another_node_that_serves() {
         reads.services.insert(web(), ServiceRead { started_at, others });
         reads
     };
+    use HoldReason::{LastServing, NotRead};
+    use OwnState::{Eligible, Ending, HeldByLeader, Signalled};
     let held = ServiceDrain::HeldBack;
+    let other_serves = reads(100, true, false);
     for (own, reads, now, expected) in [
-        (
-            OwnState::Eligible,
-            Some(reads(100, true, false)),
-            101,
-            ServiceDrain::Eligible,
-        ),
-        (OwnState::Ending, None, 101, ServiceDrain::Failing),
-        (
-            OwnState::HeldByLeader,
-            Some(reads(100, true, false)),
-            101,
-            held(HoldReason::Leader),
-        ),
-        (OwnState::Signalled, None, 101, held(HoldReason::NotRead)),
-        (
-            OwnState::Signalled,
-            Some(reads(100, true, false)),
-            100,
-            ServiceDrain::Failing,
-        ),
-        (
-            OwnState::Signalled,
-            Some(reads(100, true, false)),
-            129,
-            ServiceDrain::Failing,
-        ),
-        (
-            OwnState::Signalled,
-            Some(reads(100, true, false)),
-            130,
-            held(HoldReason::NotRead),
-        ),
-        (
-            OwnState::Signalled,
-            Some(reads(99, true, false)),
-            101,
-            held(HoldReason::NotRead),
-        ),
-        (
-            OwnState::Signalled,
-            Some(reads(100, false, false)),
-            101,
-            held(HoldReason::LastServing),
-        ),
-        (
-            OwnState::Signalled,
-            Some(reads(135, false, true)),
-            139,
-            held(HoldReason::LastServing),
-        ),
-        (
-            OwnState::Signalled,
-            Some(reads(135, false, true)),
-            140,
-            ServiceDrain::Failing,
-        ),
-        (
-            OwnState::Signalled,
-            Some(reads(135, false, false)),
-            999,
-            held(HoldReason::NotRead),
-        ),
+        (Eligible, Some(&other_serves), 101, ServiceDrain::Eligible),
+        (Ending, None, 101, ServiceDrain::Failing),
+        (HeldByLeader, Some(&other_serves), 101, held(HoldReason::Leader)),
+        (Signalled, None, 101, held(NotRead)),
+        (Signalled, Some(&other_serves), 100, ServiceDrain::Failing),
+        (Signalled, Some(&other_serves), 129, ServiceDrain::Failing),
+        (Signalled, Some(&other_serves), 130, held(NotRead)),
+        (Signalled, Some(&reads(99, true, false)), 101, held(NotRead)),
+        (Signalled, Some(&reads(100, false, false)), 101, held(LastServing)),
+        (Signalled, Some(&reads(135, false, true)), 139, held(LastServing)),
+        (Signalled, Some(&reads(135, false, true)), 140, ServiceDrain::Failing),
+        (Signalled, Some(&reads(135, false, false)), 999, held(NotRead)),
     ] {
-        let found = service_drain(own, reads.as_ref(), &web(), at(now));
+        let found = service_drain(own, reads, &web(), at(now));
         assert_eq!(found, expected, "{own:?} {reads:?} {now}");
     }
     let other = NamespacedName::new("default", "other");
-    let found = service_drain(OwnState::Signalled, Some(&reads(100, true, false)), &other, at(101));
-    assert_eq!(found, held(HoldReason::NotRead));
+    let found = service_drain(Signalled, Some(&other_serves), &other, at(101));
+    assert_eq!(found, held(NotRead));
 }
 
 #[test]
@@ -217,29 +138,20 @@ fn a_marker_that_has_lasted_stands_for_the_wait_of_an_earlier_process() {
         confirmed_at: ago(10),
         ..MarkerFact::default()
     };
-    let changed = |change: fn(&mut MarkerFact)| {
+    let changed = |change: &dyn Fn(&mut MarkerFact)| {
         let mut changed = marker.clone();
         change(&mut changed);
         Some(changed)
     };
-    let since = |since| {
-        Some(MarkerFact {
-            since,
-            ..marker.clone()
-        })
-    };
-    let leftover = MarkerFact {
-        confirmed_at: ago(370),
-        ..marker.clone()
-    };
+    let since = |since| changed(&|marker| marker.since = since);
     for (marker, expected) in [
         (Some(marker.clone()), true),
         (since(ago(40)), true),
         (since(ago(39)), false),
         (since(None), false),
-        (Some(leftover), false),
-        (changed(|marker| marker.status = MarkerStatus::False), false),
-        (changed(|marker| marker.reason = "AdminStateDown".to_owned()), false),
+        (changed(&|marker| marker.confirmed_at = ago(370)), false),
+        (changed(&|marker| marker.status = MarkerStatus::False), false),
+        (changed(&|marker| marker.reason = "AdminStateDown".to_owned()), false),
         (None, false),
     ] {
         let own = Node {
@@ -262,11 +174,8 @@ fn a_marker_that_has_lasted_stands_for_the_wait_of_an_earlier_process() {
 #[test]
 fn own_state_follows_from_the_node_and_the_hold() {
     let now = Clock::System.now();
-    let report = |has_signal: bool, change: fn(&mut Node)| {
-        let mut node = node("b", has_signal);
-        change(&mut node);
-        NodeReport::initial(None, &SignalSettings::default().health(), now).with_node(node, now)
-    };
+    let report = |node| fixtures::initial().with_node(node, now);
+    let b = |has_signal, change: fn(&mut Node)| report(changed(node("b", has_signal), change));
     let hold = |node: &mut Node| {
         node.hold = Some(NodeHold {
             node_uid: "u".to_owned(),
@@ -278,62 +187,47 @@ fn own_state_follows_from_the_node_and_the_hold() {
         });
     };
     let held_with = |condition: &str| {
-        let mut node = node("b", false);
         let signal = Signal::Condition(condition.to_owned());
-        hold(&mut node);
+        let mut node = changed(node("b", false), hold);
         node.hold.as_mut().unwrap().signals = [signal.to_string()].into();
         node.signals.insert(signal, Duration::ZERO);
-        NodeReport::initial(None, &SignalSettings::default().health(), now).with_node(node, now)
+        report(node)
     };
-    let signalled = report(true, |_| {});
-    for (report, others, expected) in [
-        (&report(false, |_| {}), &[][..], OwnState::Eligible),
-        (&signalled, &[], OwnState::Signalled),
-        (&signalled, &[&Signal::Azure(AzureNotice::Preempt)], OwnState::Ending),
-        (
-            &report(false, |_| {}),
-            &[&Signal::Azure(AzureNotice::Terminate)],
-            OwnState::Ending,
-        ),
+    let (eligible, signalled) = (b(false, |_| {}), b(true, |_| {}));
+    let notice = |notice| Some(Signal::Azure(notice));
+    for (report, other, expected) in [
+        (&eligible, None, OwnState::Eligible),
+        (&signalled, None, OwnState::Signalled),
+        (&signalled, notice(AzureNotice::Preempt), OwnState::Ending),
+        (&eligible, notice(AzureNotice::Terminate), OwnState::Ending),
         // Other nodes see only what the Node object shows.
-        (
-            &report(false, |_| {}),
-            &[&Signal::Azure(AzureNotice::Reboot)],
-            OwnState::Unpublished,
-        ),
-        (&signalled, &[&Signal::Azure(AzureNotice::Reboot)], OwnState::Signalled),
-        (&report(true, |node| node.ends = true), &[], OwnState::Ending),
-        (
-            &report(true, |node| node.excluded = Some("label")),
-            &[],
-            OwnState::Ending,
-        ),
-        (&signalled.without_node(), &[], OwnState::Ending),
-        (&report(true, hold), &[], OwnState::HeldByLeader),
-        (&report(false, hold), &[], OwnState::Eligible),
-        (&held_with("condition:Bad=True"), &[], OwnState::HeldByLeader),
+        (&eligible, notice(AzureNotice::Reboot), OwnState::Unpublished),
+        (&signalled, notice(AzureNotice::Reboot), OwnState::Signalled),
+        (&b(true, |node| node.ends = true), None, OwnState::Ending),
+        (&b(true, |node| node.excluded = Some("label")), None, OwnState::Ending),
+        (&signalled.without_node(), None, OwnState::Ending),
+        (&b(true, hold), None, OwnState::HeldByLeader),
+        (&b(false, hold), None, OwnState::Eligible),
+        (&held_with("condition:Bad=True"), None, OwnState::HeldByLeader),
         (
             &held_with("condition:GracefulNodeShutdownInProgress=True"),
-            &[],
+            None,
             OwnState::Ending,
         ),
     ] {
+        let others: Vec<_> = other.iter().collect();
         assert_eq!(
-            OwnState::read(report, others, now.mono),
+            OwnState::read(report, &others, now.mono),
             expected,
-            "{report:?} {others:?}"
+            "{report:?} {other:?}"
         );
     }
     let later = Moment {
         mono: now.mono + Duration::from_mins(5),
         ..now
     };
-    let not_renewed = report(true, hold);
-    assert_eq!(
-        OwnState::read(&not_renewed, &[], later.mono),
-        OwnState::Signalled,
-        "no renewal arrived"
-    );
+    let not_renewed = OwnState::read(&b(true, hold), &[], later.mono);
+    assert_eq!(not_renewed, OwnState::Signalled, "no renewal arrived");
 }
 
 /// What happens to one node, in seconds, and how its agent observes.
