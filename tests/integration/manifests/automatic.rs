@@ -2,9 +2,11 @@
 //! `maintenance.automatic`: they suffice, each is needed, and the policy allows no other maintenance.
 
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
+use headgate_test_kubernetes::eventually;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::SOON;
 use super::caller::{ApiRequest, CONTROLLER, Caller};
 use super::leader::{Right, is_needed};
 use super::maintenance::{
@@ -13,7 +15,6 @@ use super::maintenance::{
 use super::rights::{node, remove_verb, restore_rules, wait_for_status};
 
 const ROLE: &str = "clusterroles/headgate-automatic";
-const DRY: &str = "dryRun=All";
 
 /// A maintenance of a Node as the leader creates it.
 async fn automatic(administrator: &Caller, name: &str, of: &str) -> Value {
@@ -36,27 +37,26 @@ async fn permissions_of_the_component_suffice_for_a_node_that_is_taken_and_its_p
 
 async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drained: &str) {
     let object = automatic(administrator, "mine", drained).await;
-    let create = ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), object.clone());
+    let create = ApiRequest::post(MAINTENANCES, object.clone()).dry_run();
     let right = Right::new(ROLE, ("nodemaintenances", None), "create", create.clone());
     is_needed(administrator, caller, right.answered(201)).await;
     administrator.post(MAINTENANCES, object).await;
     let path = format!("{MAINTENANCES}/mine");
-    let delete = ApiRequest::delete(&format!("{path}?{DRY}"));
+    let delete = ApiRequest::delete(&path).dry_run();
     let right = Right::new(ROLE, ("nodemaintenances", None), "delete", delete.clone());
     is_needed(administrator, caller, right).await;
     let rules = remove_verb(administrator, ROLE, ("nodemaintenances", None), "automate").await;
-    for refused in [create.clone(), delete.clone()] {
-        wait_for_status(caller, refused.clone(), 403).await;
+    for refused in [&create, &delete] {
         let words = "needs the right to delete each of its nodes";
-        caller.refused(&refused, &[words]).await;
+        eventually(SOON, words, async || caller.is_refused(refused, &[words]).await).await;
     }
     restore_rules(administrator, ROLE, rules).await;
-    let another = automatic(administrator, "another", drained).await;
-    wait_for_status(caller, ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), another), 201).await;
+    let another = ApiRequest::post(MAINTENANCES, automatic(administrator, "another", drained).await);
+    wait_for_status(caller, another.dry_run(), 201).await;
     wait_for_status(caller, delete, 200).await;
     // Its deadline follows the notice.
     let later = json!({"spec": {"deadline": "2030-01-01T00:10:00Z"}});
-    caller.merge(&format!("{path}?{DRY}"), later).await;
+    caller.done(&ApiRequest::merge(&path, later).dry_run()).await;
     administrator.delete(&path).await;
     is_gone(administrator, &path).await;
 }
@@ -69,6 +69,8 @@ async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: 
         object
     };
     let other = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [own]}]});
+    let linux = json!({"matchExpressions": [{"key": "kubernetes.io/os", "operator": "Exists"}]});
+    let selecting = |terms: Value| changed(&|one| one["spec"]["nodeSelector"]["nodeSelectorTerms"] = terms.clone());
     for (what, object) in [
         ("no label", changed(&|one| one["metadata"]["labels"] = Value::Null)),
         (
@@ -77,28 +79,15 @@ async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: 
         ),
         ("no deadline", changed(&|one| one["spec"]["deadline"] = Value::Null)),
         ("another stage", changed(&|one| one["spec"]["stage"] = json!("Cordon"))),
-        (
-            "another node",
-            changed(&|one| one["spec"]["nodeSelector"]["nodeSelectorTerms"] = json!([other.clone()])),
-        ),
+        ("another node", selecting(json!([other]))),
         (
             "two nodes",
-            changed(&|one| {
-                let terms = one["spec"]["nodeSelector"]["nodeSelectorTerms"].as_array_mut().unwrap();
-                terms.push(other.clone());
-            }),
+            selecting(json!([object["spec"]["nodeSelector"]["nodeSelectorTerms"][0], other])),
         ),
-        (
-            "all nodes",
-            changed(&|one| {
-                let term = json!({"matchExpressions": [{"key": "kubernetes.io/os", "operator": "Exists"}]});
-                one["spec"]["nodeSelector"]["nodeSelectorTerms"] = json!([term]);
-            }),
-        ),
+        ("all nodes", selecting(json!([linux]))),
     ] {
-        let (status, body) = caller
-            .ask(&ApiRequest::post(&format!("{MAINTENANCES}?{DRY}"), object))
-            .await;
+        let ask = ApiRequest::post(MAINTENANCES, object).dry_run();
+        let (status, body) = caller.ask(&ask).await;
         assert_eq!(status, 403, "{what}: {body}");
     }
     // Somebody's own.
@@ -106,18 +95,14 @@ async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: 
         .post(MAINTENANCES, maintenance("theirs", "Idle", drained))
         .await;
     let path = format!("{MAINTENANCES}/theirs");
+    let deadline = json!({"deadline": "2030-01-01T00:00:00Z"});
+    let label = json!({"labels": {"headgate.dev/automatic": "preempt"}});
     for refused in [
-        ApiRequest::delete(&format!("{path}?{DRY}")),
-        ApiRequest::merge(
-            &format!("{path}?{DRY}"),
-            json!({"spec": {"deadline": "2030-01-01T00:00:00Z"}}),
-        ),
-        ApiRequest::merge(
-            &format!("{path}?{DRY}"),
-            json!({"metadata": {"labels": {"headgate.dev/automatic": "preempt"}}, "spec": {"deadline": "2030-01-01T00:00:00Z"}}),
-        ),
+        ApiRequest::delete(&path),
+        ApiRequest::merge(&path, json!({"spec": deadline})),
+        ApiRequest::merge(&path, json!({"metadata": label, "spec": deadline})),
     ] {
-        caller.refused(&refused, &[]).await;
+        caller.refused(&refused.dry_run(), &[]).await;
     }
     administrator.delete(&path).await;
     is_gone(administrator, &path).await;

@@ -32,8 +32,7 @@ fn delaying() -> PathBuf {
 
 /// The agent's request, which is not carried out.
 fn annotate(name: &str, annotation: &str) -> ApiRequest {
-    let path = format!("{}?dryRun=All", node(name));
-    ApiRequest::merge(&path, json!({"metadata": {"annotations": {annotation: "true"}}}))
+    ApiRequest::merge(&node(name), json!({"metadata": {"annotations": {annotation: "true"}}})).dry_run()
 }
 
 /// Replaces the taints of a Node by these, each with the present time as its value.
@@ -103,33 +102,20 @@ async fn the_right_to_delay_deletions_is_needed_and_limited(control_plane: &Cont
     in_force(&controller).await;
     wait_for_status(&agent, annotate(&own, DELETION_DELAY_ANNOTATION), 200).await;
     let prefix = DELETION_DELAY_ANNOTATION.split_once('/').unwrap().0;
+    let delay = DELETION_DELAY_ANNOTATION.to_owned();
+    let own_ones = "only annotations headgate.dev/*";
     for (caller, name, annotation, words) in [
-        (
-            &agent,
-            &other,
-            DELETION_DELAY_ANNOTATION.to_owned(),
-            "only its own Node",
-        ),
-        (
-            &agent,
-            &own,
-            format!("{prefix}/other"),
-            "only annotations headgate.dev/*",
-        ),
-        (&agent, &own, prefix.to_owned(), "only annotations headgate.dev/*"),
-        (
-            &controller,
-            &own,
-            DELETION_DELAY_ANNOTATION.to_owned(),
-            "only annotations headgate.dev/*",
-        ),
+        (&agent, &other, delay.clone(), "only its own Node"),
+        (&agent, &own, format!("{prefix}/other"), own_ones),
+        (&agent, &own, prefix.to_owned(), own_ones),
+        (&controller, &own, delay, own_ones),
     ] {
         let ask = annotate(name, &annotation);
         caller.refused(&ask, &["'headgate-nodes'", words]).await;
     }
     // Not along with a change of the status, either.
     let along = json!({"metadata": {"annotations": {DELETION_DELAY_ANNOTATION: "true"}}});
-    let ask = ApiRequest::merge(&format!("{}/status?dryRun=All", node(&own)), along);
+    let ask = ApiRequest::merge(&format!("{}/status", node(&own)), along).dry_run();
     agent.refused(&ask, &["not metadata.annotations"]).await;
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use headgate_kubernetes::api_server::{self, Program};
 use headgate_sandbox::control_plane::ControlPlane;
-use headgate_test_kubernetes::{kubectl, scratch};
+use headgate_test_kubernetes::{kubectl, met, scratch};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -97,6 +97,39 @@ impl ApiRequest {
         Self::patch(&path, "application/apply-patch+yaml", body)
     }
 
+    /// The same, checked and not carried out.
+    pub(super) fn dry_run(mut self) -> Self {
+        self.path.push_str(if self.path.contains('?') { "&" } else { "?" });
+        self.path.push_str("dryRun=All");
+        self
+    }
+
+    /// A request as a line: its function of these, its path, and its body as YAML.
+    pub(super) fn parse(line: &str) -> Self {
+        let mut words = line.splitn(3, ' ');
+        let (kind, path) = (words.next().unwrap(), words.next().expect(line));
+        let body = words.next().map(|body| serde_yaml::from_str(body).expect(line));
+        match (kind, body) {
+            ("get", None) => Self::get(path),
+            ("delete", None) => Self::delete(path),
+            ("post", Some(body)) => Self::post(path, body),
+            ("merge", Some(body)) => Self::merge(path, body),
+            ("strategic", Some(body)) => Self::strategic(path, body),
+            ("json", Some(body)) => Self::json(path, body),
+            ("apply", Some(body)) => Self::apply(path, body),
+            _ => panic!("no request: {line}"),
+        }
+    }
+
+    /// Requests with the words of their refusals, one on each line: `merge PATH BODY → WORDS`.
+    pub(super) fn refusals(table: &str) -> Vec<(Self, &str)> {
+        let lines = table
+            .trim()
+            .lines()
+            .map(|line| line.trim().split_once(" → ").expect(line));
+        lines.map(|(request, words)| (Self::parse(request), words)).collect()
+    }
+
     fn patch(path: &str, content_type: &'static str, body: Value) -> Self {
         Self {
             method: "PATCH",
@@ -179,21 +212,28 @@ impl Caller {
         self.done(&ApiRequest::merge(path, change)).await
     }
 
+    /// Changes an object, lists by their keys.
+    pub(super) async fn strategic(&self, path: &str, change: Value) -> Value {
+        self.done(&ApiRequest::strategic(path, change)).await
+    }
+
     pub(super) async fn delete(&self, path: &str) {
         self.done(&ApiRequest::delete(path)).await;
     }
 
     /// Sends a request, which must be refused in these words.
     pub(super) async fn refused(&self, ask: &ApiRequest, words: &[&str]) {
+        self.is_refused(ask, words).await.unwrap();
+    }
+
+    /// The answer, if it refuses the request in other words or not at all.
+    pub(super) async fn is_refused(&self, ask: &ApiRequest, words: &[&str]) -> Result<(), String> {
         let (status, body) = self.ask(ask).await;
         let message = body["message"].as_str().unwrap_or_default();
-        assert!(
+        met(
             status == 403 && words.iter().all(|part| message.contains(part)),
-            "{words:?}: {} {} {}: {status} {body}",
-            ask.method,
-            ask.path,
-            ask.body
-        );
+            format!("{words:?}: {} {} {}: {status} {body}", ask.method, ask.path, ask.body),
+        )
     }
 
     /// Sends a request, which must succeed.

@@ -55,8 +55,8 @@ async fn permissions_of_the_component_suffice_to_release_a_machine_and_its_polic
     let (control_plane, administrator, caller, own, drained) = maintained(json!({"automatic": ["machine"]})).await;
     create_kind(&administrator).await;
     let machine = create_machine(&administrator, "machine", &drained).await;
-    let dry = format!("{machine}?dryRun=All");
-    let change = |annotations: Value| ApiRequest::merge(&dry, json!({"metadata": {"annotations": annotations}}));
+    let merge = |change: Value| ApiRequest::merge(&machine, change).dry_run();
+    let change = |annotations: Value| merge(json!({"metadata": {"annotations": annotations}}));
     let all = "/apis/cluster.x-k8s.io/v1beta2/machines";
     for (verb, ask) in [
         ("list", ApiRequest::get(all)),
@@ -70,18 +70,9 @@ async fn permissions_of_the_component_suffice_to_release_a_machine_and_its_polic
         (change(json!({OTHER: null})), OTHER),
         (change(json!({"example.com/new": "x"})), "example.com/new"),
         (change(json!({HOOKS[0]: "other"})), HOOKS[0]),
-        (
-            ApiRequest::merge(&dry, json!({"metadata": {"labels": {"a": "b"}}})),
-            "metadata.labels",
-        ),
-        (
-            ApiRequest::merge(&dry, json!({"metadata": {"finalizers": null}})),
-            "metadata.finalizers",
-        ),
-        (
-            ApiRequest::merge(&dry, json!({"spec": {"clusterName": "other"}})),
-            "spec",
-        ),
+        (merge(json!({"metadata": {"labels": {"a": "b"}}})), "metadata.labels"),
+        (merge(json!({"metadata": {"finalizers": null}})), "metadata.finalizers"),
+        (merge(json!({"spec": {"clusterName": "other"}})), "spec"),
     ] {
         caller.refused(&ask, &[words]).await;
     }

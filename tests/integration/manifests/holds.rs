@@ -36,7 +36,7 @@ async fn only_the_leaders_own_account_writes_holds() {
     let name = create_node(&administrator.client, "holds").await;
     let path = node(&name);
     let leader = acting_on(&control_plane, CONTROLLER, &name).await;
-    let trial = annotated(&format!("{path}?dryRun=All"), &json!("x"));
+    let trial = annotated(&path, &json!("x")).dry_run();
     eventually(SOON, "the policy is in force", async || {
         refused(&administrator, &trial).await
     })
@@ -69,15 +69,8 @@ async fn only_the_leaders_own_account_writes_holds() {
     let rule = json!({"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]});
     administrator.grant(rule, &[AGENT]).await;
     let agent = acting_on(&control_plane, AGENT, &name).await;
-    wait_for_status(
-        &agent,
-        ApiRequest::merge(
-            &format!("{path}?dryRun=All"),
-            json!({"metadata": {"annotations": {"headgate.dev/a": "b"}}}),
-        ),
-        200,
-    )
-    .await;
+    let allowed = ApiRequest::merge(&path, json!({"metadata": {"annotations": {"headgate.dev/a": "b"}}}));
+    wait_for_status(&agent, allowed.dry_run(), 200).await;
     let unbound = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
     let unbound = Caller::with_token(&control_plane, &unbound).await;
     for (caller, who) in [(&administrator, "administrator"), (&agent, "agent")] {

@@ -97,7 +97,7 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
                 "get" => ApiRequest::get(&object),
                 "list" => ApiRequest::get(&selected),
                 "watch" => ApiRequest::get(&format!("{selected}&watch=true&timeoutSeconds=1")),
-                _ => ApiRequest::put(&format!("{object}?dryRun=All"), administrator.get(&object).await),
+                _ => ApiRequest::put(&object, administrator.get(&object).await).dry_run(),
             };
             rights.push(Right::new(role, (resource, Some(name)), verb, ask));
         }
@@ -168,7 +168,7 @@ fn rights_for_other_nodes(account: Account, name: &str) -> Vec<Right> {
     }
     let role = format!("clusterroles/{}", account.name);
     let record = json!({"metadata": {"annotations": {"headgate.dev/spot-notice": "{}"}}});
-    let patch = ApiRequest::merge(&format!("{}?dryRun=All", node(name)), record);
+    let patch = ApiRequest::merge(&node(name), record).dry_run();
     rights.push(Right::new(&role, ("nodes", None), "patch", patch));
     rights
 }

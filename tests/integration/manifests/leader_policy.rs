@@ -1,7 +1,7 @@
 //! The policy of overlays with a leader, with roles that grant more than the shipped ones: which Leases and `ConfigMap`s each
 //! account may create. `leader_updates` has what an update may write.
 
-use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
@@ -20,17 +20,12 @@ fn named(path: &str, metadata: &Value) -> ApiRequest {
 
 /// Sent as a dry run, because the policy may not be enforced yet.
 fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
-    named(&format!("{path}?dryRun=All"), metadata)
+    named(path, metadata).dry_run()
 }
 
 /// Whether the policy rejected the request.
 pub(super) async fn refused(caller: &Caller, ask: &ApiRequest, words: &str) -> Result<(), String> {
-    let (status, body) = caller.ask(ask).await;
-    let message = body["message"].as_str().unwrap_or_default();
-    met(
-        status == 403 && message.contains("'headgate-leader'") && message.contains(words),
-        format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body),
-    )
+    caller.is_refused(ask, &["'headgate-leader'", words]).await
 }
 
 /// Waits until roles and policies are in force for a caller. Returns a request that they refuse.

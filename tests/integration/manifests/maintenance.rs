@@ -45,12 +45,8 @@ pub(super) async fn maintained(more: Value) -> (ControlPlane, Caller, Caller, St
         wait_for_status(&leader, ApiRequest::get(&format!("{path}?limit=1")), 200).await;
     }
     let cordon = json!({"spec": {"unschedulable": true}});
-    wait_for_status(
-        &leader,
-        ApiRequest::merge(&format!("{}?dryRun=All", node(&drained)), cordon),
-        200,
-    )
-    .await;
+    let cordon = ApiRequest::merge(&node(&drained), cordon).dry_run();
+    wait_for_status(&leader, cordon, 200).await;
     (control_plane, administrator, leader, own, drained)
 }
 
@@ -349,7 +345,12 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
     };
     administrator.post(EVACUATIONS, evacuation("web")).await;
     let mut rights = Vec::new();
-    let mut add = |resource: &'static str, verb: &'static str, ask: ApiRequest, answer: u16| {
+    let mut add = |resource: &'static str, verb: &'static str, ask: ApiRequest| {
+        let (ask, answer) = match verb {
+            "get" | "list" | "watch" => (ask, 200),
+            "create" => (ask.dry_run(), 201),
+            _ => (ask.dry_run(), 200),
+        };
         rights.push(Right::new(ROLE, (resource, None), verb, ask).answered(answer));
     };
     let all_evacuations = "/apis/headgate.dev/v1alpha1/evacuations";
@@ -360,53 +361,34 @@ async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
         ("poddisruptionbudgets", all_budgets),
         ("pods", all_pods),
     ] {
-        add(resource, "list", ApiRequest::get(&format!("{path}?limit=1")), 200);
+        add(resource, "list", ApiRequest::get(&format!("{path}?limit=1")));
         let watch = format!("{path}?watch=true&timeoutSeconds=1");
-        add(resource, "watch", ApiRequest::get(&watch), 200);
+        add(resource, "watch", ApiRequest::get(&watch));
     }
-    let dry = |path: &str| format!("{path}?dryRun=All");
     let (m, e) = (format!("{MAINTENANCES}/m"), format!("{EVACUATIONS}/{uid}-web"));
     let finalizer = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
-    add("nodemaintenances", "patch", ApiRequest::merge(&dry(&m), finalizer), 200);
-    let object = administrator.get(&m).await;
-    let status = format!("{m}/status");
-    add(
-        "nodemaintenances/status",
-        "update",
-        ApiRequest::put(&dry(&status), object),
-        200,
-    );
+    add("nodemaintenances", "patch", ApiRequest::merge(&m, finalizer));
+    let ask = ApiRequest::put(&format!("{m}/status"), administrator.get(&m).await);
+    add("nodemaintenances/status", "update", ask);
     add(
         "evacuations",
         "create",
-        ApiRequest::post(&dry(EVACUATIONS), evacuation("new")),
-        201,
+        ApiRequest::post(EVACUATIONS, evacuation("new")),
     );
     let label = json!({"metadata": {"labels": {"a": "b"}}});
-    add("evacuations", "patch", ApiRequest::merge(&dry(&e), label), 200);
-    add("evacuations", "delete", ApiRequest::delete(&dry(&e)), 200);
-    let object = administrator.get(&e).await;
-    let status = format!("{e}/status");
-    add(
-        "evacuations/status",
-        "update",
-        ApiRequest::put(&dry(&status), object),
-        200,
-    );
+    add("evacuations", "patch", ApiRequest::merge(&e, label));
+    add("evacuations", "delete", ApiRequest::delete(&e));
+    let ask = ApiRequest::put(&format!("{e}/status"), administrator.get(&e).await);
+    add("evacuations/status", "update", ask);
     let condition = json!({"status": {"conditions": [{"type": "Drained", "status": "True"}]}});
-    let status = format!("{}/status", node(drained));
-    add(
-        "nodes/status",
-        "patch",
-        ApiRequest::strategic(&dry(&status), condition),
-        200,
-    );
+    let ask = ApiRequest::strategic(&format!("{}/status", node(drained)), condition);
+    add("nodes/status", "patch", ask);
     let web = format!("{PODS}/web");
-    add("pods", "get", ApiRequest::get(&web), 200);
-    add("pods", "delete", ApiRequest::delete(&dry(&format!("{PODS}/log"))), 200);
+    add("pods", "get", ApiRequest::get(&web));
+    add("pods", "delete", ApiRequest::delete(&format!("{PODS}/log")));
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
-    let path = format!("{web}/eviction");
-    add("pods/eviction", "create", ApiRequest::post(&dry(&path), eviction), 201);
+    let ask = ApiRequest::post(&format!("{web}/eviction"), eviction);
+    add("pods/eviction", "create", ask);
     rights
 }
 
@@ -439,16 +421,19 @@ async fn status_and_stage_are_the_controllers_own(control_plane: &ControlPlane, 
         ),
         (&foreign, &complete, "needs the right to delete each of its nodes"),
     ] {
-        eventually(SOON, words, async || {
-            let (answer, body) = caller.ask(ask).await;
-            let message = body["message"].as_str().unwrap_or_default();
-            let is_refused = answer == 403 && message.contains(words);
-            is_refused.then_some(()).ok_or_else(|| format!("{answer} {body}"))
-        })
-        .await;
+        eventually(SOON, words, async || caller.is_refused(ask, &[words]).await).await;
     }
     administrator.delete(&path).await;
 }
+
+/// Changes of a Node.
+const FORBIDDEN_CHANGES: &str = r#"
+merge NODE {metadata: {labels: {a: b}}} → metadata.labels
+merge NODE {metadata: {labels: {a: b, kubernetes.azure.com/upgrade-status: paused}}} → metadata.labels
+merge NODE/status {status: {capacity: {cpu: "99"}}} → status.capacity
+strategic NODE/status {status: {conditions: [{type: Ready, status: "False"}]}} → status.conditions
+merge NODE/status {metadata: {annotations: {headgate.dev/x: "1"}}} → metadata.annotations
+"#;
 
 async fn each_permission_is_needed_and_the_policy_allows_no_more(
     control_plane: &ControlPlane,
@@ -461,54 +446,21 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
     }
 
     // The policy: a cordon and own conditions, and nothing else of a Node.
-    let (path, status) = (node(drained), format!("{}/status", node(drained)));
-    let dry = |path: &str| format!("{path}?dryRun=All");
-    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
-    let annotation = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
-    for (ask, words) in [
-        (
-            ApiRequest::merge(&dry(&path), json!({"metadata": {"labels": {"a": "b"}}})),
-            "metadata.labels",
-        ),
-        (
-            ApiRequest::merge(
-                &dry(&path),
-                json!({"metadata": {"labels": {"a": "b", UPGRADE_STATUS: "paused"}}}),
-            ),
-            "metadata.labels",
-        ),
-        (
-            ApiRequest::merge(&dry(&status), json!({"status": {"capacity": {"cpu": "99"}}})),
-            "status.capacity",
-        ),
-        (ApiRequest::strategic(&dry(&status), ready), "status.conditions"),
-        (ApiRequest::merge(&dry(&status), annotation), "metadata.annotations"),
-        (
-            ApiRequest::delete(&dry(&format!("{PODS}/web"))),
-            "only those of DaemonSets",
-        ),
-    ] {
-        let (answer, body) = leader.ask(&ask).await;
-        let message = body["message"].as_str().unwrap_or_default();
-        assert!(answer == 403 && message.contains(words), "{words}: {answer} {body}");
+    let path = node(drained);
+    for (ask, words) in ApiRequest::refusals(&FORBIDDEN_CHANGES.replace("NODE", &path)) {
+        leader.refused(&ask.dry_run(), &[words]).await;
     }
+    let pod = ApiRequest::delete(&format!("{PODS}/web")).dry_run();
+    leader.refused(&pod, &["only those of DaemonSets"]).await;
     let unbound = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
     let unbound = Caller::with_token(control_plane, &unbound).await;
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
-    let (answer, body) = unbound
-        .ask(&ApiRequest::post(&dry(&format!("{PODS}/web/eviction")), eviction))
-        .await;
-    let message = body["message"].as_str().unwrap_or_default();
-    assert!(
-        answer == 403 && message.contains("with a token that is bound to a Pod"),
-        "{answer} {body}"
-    );
+    let web = format!("{PODS}/web/eviction");
+    let mut eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
+    let ask = ApiRequest::post(&web, eviction.clone()).dry_run();
+    unbound.refused(&ask, &["with a token that is bound to a Pod"]).await;
     // An eviction is of one pod, and no other of its name.
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"},
-        "deleteOptions": {"preconditions": {"uid": "another"}}});
-    let (answer, body) = leader
-        .ask(&ApiRequest::post(&format!("{PODS}/web/eviction"), eviction))
-        .await;
+    eviction["deleteOptions"] = json!({"preconditions": {"uid": "another"}});
+    let (answer, body) = leader.ask(&ApiRequest::post(&web, eviction)).await;
     assert_eq!(answer, 409, "{body}");
 
     status_and_stage_are_the_controllers_own(control_plane, administrator, drained).await;
@@ -516,6 +468,6 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
     // Without the right to the statuses of maintenances there is no right to cordon.
     let role = format!("{}/{ROLE}", super::rights::RBAC);
     administrator.merge(&role, json!({"rules": []})).await;
-    let cordon = ApiRequest::merge(&dry(&path), json!({"spec": {"unschedulable": true}}));
-    wait_for_status(leader, cordon, 403).await;
+    let cordon = ApiRequest::merge(&path, json!({"spec": {"unschedulable": true}}));
+    wait_for_status(leader, cordon.dry_run(), 403).await;
 }

@@ -54,7 +54,7 @@ fn condition(status: &str) -> Value {
 }
 
 fn mark(name: &str) -> ApiRequest {
-    ApiRequest::strategic(&format!("{}/status?dryRun=All", node(name)), condition("True"))
+    ApiRequest::strategic(&format!("{}/status", node(name)), condition("True")).dry_run()
 }
 
 #[tokio::test]
@@ -123,12 +123,12 @@ async fn the_right_to_write_the_marker_is_needed_and_limited() {
     }
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}});
     for caller in [&agent, &controller] {
-        let ask = ApiRequest::strategic(&format!("{}/status?dryRun=All", node(&own)), addresses.clone());
-        caller.refused(&ask, &["not status.addresses"]).await;
+        let ask = ApiRequest::strategic(&format!("{}/status", node(&own)), addresses.clone());
+        caller.refused(&ask.dry_run(), &["not status.addresses"]).await;
         // A whole status by another verb needs a right that no account has.
         let whole = administrator.get(&node(&own)).await;
-        let ask = ApiRequest::put(&format!("{}/status?dryRun=All", node(&own)), whole);
-        caller.refused(&ask, &["cannot update resource"]).await;
+        let ask = ApiRequest::put(&format!("{}/status", node(&own)), whole);
+        caller.refused(&ask.dry_run(), &["cannot update resource"]).await;
     }
     an_agent_without_a_leader_writes_the_marker_after_failed_probes(&control_plane, &administrator).await;
     control_plane.stop().await;

@@ -64,12 +64,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
     assert_ne!(fewer, rules);
     administrator.merge(&role, json!({"rules": fewer})).await;
     let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "2"}}});
-    wait_for_status(
-        leader,
-        ApiRequest::merge(&format!("{}?dryRun=All", node(name)), probe),
-        403,
-    )
-    .await;
+    wait_for_status(leader, ApiRequest::merge(&node(name), probe).dry_run(), 403).await;
     emit(
         administrator,
         name,
@@ -98,13 +93,7 @@ async fn a_controllers_token_turns_an_event_into_the_taint() {
     administrator.merge(&node(&name), spot).await;
     wait_for_status(&leader, ApiRequest::get(&format!("{EVENTS}?limit=1")), 200).await;
     let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "1"}}});
-    wait_for_status(
-        &leader,
-        ApiRequest::merge(&format!("{}?dryRun=All", node(&name)), probe),
-        200,
-    )
-    .await;
-
+    wait_for_status(&leader, ApiRequest::merge(&node(&name), probe).dry_run(), 200).await;
     let (known, mut registry) = (watch::Sender::new(None), Registry::default());
     let task = PreemptEvents {
         client: leader.client.clone(),

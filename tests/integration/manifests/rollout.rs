@@ -82,63 +82,35 @@ async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, web:
     for (resource, verb, ask) in [
         ("replicasets", "get", ApiRequest::get(&format!("{REPLICA_SETS}/web-1"))),
         ("deployments", "get", ApiRequest::get(web)),
-        (
-            "deployments",
-            "patch",
-            ApiRequest::merge(&format!("{web}?dryRun=All"), restart),
-        ),
+        ("deployments", "patch", ApiRequest::merge(web, restart).dry_run()),
         ("horizontalpodautoscalers", "list", ApiRequest::get(autoscalers)),
     ] {
-        is_needed(
-            administrator,
-            caller,
-            Right::new(ROLE, (resource, None), verb, ask).answered(200),
-        )
-        .await;
+        let right = Right::new(ROLE, (resource, None), verb, ask);
+        is_needed(administrator, caller, right).await;
     }
 }
 
+/// Changes of the Deployment.
+const FORBIDDEN_CHANGES: &str = "
+merge WEB {spec: {template: {spec: {containers: [{name: c, image: other}]}}}} → , not spec.template.spec
+merge WEB {spec: {template: {spec: {serviceAccountName: headgate-controller}}}} → , not spec.template.spec
+merge WEB {spec: {template: {metadata: {labels: {a: b}}}}} → , not spec.template.metadata.labels
+merge WEB {spec: {template: {metadata: {annotations: {example.com/new: x}}}}} → , not spec.template.metadata.annotations[example.com/new]
+merge WEB {spec: {template: {metadata: {annotations: {example.com/kept: null}}}}} → , not spec.template.metadata.annotations[example.com/kept]
+merge WEB {spec: {replicas: 2}} → , not spec.replicas
+merge WEB {spec: {strategy: {type: Recreate, rollingUpdate: null}}} → , not spec.strategy
+merge WEB {metadata: {labels: {a: b}}} → , not metadata.labels
+merge WEB {metadata: {annotations: {headgate.dev/rollout: Allow}}} → , not metadata.annotations
+";
+
 async fn the_policy_allows_nothing_but_the_restart(caller: &Caller, web: &str) {
-    let template = |change: Value| json!({"spec": {"template": change}});
-    let annotations = |annotations: Value| template(json!({"metadata": {"annotations": annotations}}));
     let dry = format!("{web}?dryRun=All");
     // The API server enforces a policy some time after its creation.
     wait_for_status(caller, ApiRequest::merge(&dry, json!({"spec": {"replicas": 2}})), 403).await;
-    for (change, named) in [
-        (
-            template(json!({"spec": {"containers": [{"name": "c", "image": "other"}]}})),
-            "spec.template.spec",
-        ),
-        (
-            template(json!({"spec": {"serviceAccountName": "headgate-controller"}})),
-            "spec.template.spec",
-        ),
-        (
-            template(json!({"metadata": {"labels": {"a": "b"}}})),
-            "spec.template.metadata.labels",
-        ),
-        (
-            annotations(json!({"example.com/new": "x"})),
-            "spec.template.metadata.annotations[example.com/new]",
-        ),
-        (
-            annotations(json!({"example.com/kept": null})),
-            "spec.template.metadata.annotations[example.com/kept]",
-        ),
-        (json!({"spec": {"replicas": 2}}), "spec.replicas"),
-        (
-            json!({"spec": {"strategy": {"type": "Recreate", "rollingUpdate": null}}}),
-            "spec.strategy",
-        ),
-        (json!({"metadata": {"labels": {"a": "b"}}}), "metadata.labels"),
-        (
-            json!({"metadata": {"annotations": {"headgate.dev/rollout": "Allow"}}}),
-            "metadata.annotations",
-        ),
-    ] {
-        let ask = ApiRequest::merge(&dry, change);
-        caller.refused(&ask, &[&format!(", not {named}")]).await;
+    for (ask, words) in ApiRequest::refusals(&FORBIDDEN_CHANGES.replace("WEB", &dry)) {
+        caller.refused(&ask, &[words]).await;
     }
-    let restart = annotations(json!({"headgate.dev/restarted-for": "a", "kubectl.kubernetes.io/restartedAt": "b"}));
+    let restart = json!({"headgate.dev/restarted-for": "a", "kubectl.kubernetes.io/restartedAt": "b"});
+    let restart = json!({"spec": {"template": {"metadata": {"annotations": restart}}}});
     wait_for_status(caller, ApiRequest::merge(&dry, restart), 200).await;
 }

@@ -115,59 +115,29 @@ fn one_value_switches_each_feature_off() {
             .map(|object| format!("{} {}", object["kind"], object["metadata"]["name"]).replace('"', ""));
         names.collect()
     };
-    let delays_off = json!({"delayTermination": {"clusterAutoscaler": false, "karpenter": false}});
-    for (values, setting, gone) in [
-        (
-            merged(delays_off, json!({"outOfLoadBalancers": {"enabled": false}})),
-            "/outOfLoadBalancers",
-            vec![
-                "ClusterRole headgate-out-of-load-balancers",
-                "ClusterRoleBinding headgate-out-of-load-balancers",
-            ],
-        ),
-        (
-            json!({"delayTermination": {"clusterAutoscaler": false}}),
-            "/delayTermination",
-            vec![
-                "ClusterRole headgate-delay-deletion",
-                "ClusterRoleBinding headgate-delay-deletion",
-            ],
-        ),
-        (
-            json!({"delayTermination": {"karpenter": false}}),
-            "",
-            vec!["DaemonSet headgate-hold", "ServiceAccount headgate-hold"],
-        ),
-        (
-            json!({"settings": {"adminState": {"mode": "Observe"}}}),
-            "",
-            vec!["DaemonSet headgate-hold", "ServiceAccount headgate-hold"],
-        ),
-        (
-            json!({"evictionNotices": {"enabled": false}}),
-            "/evictionNotices",
-            vec!["ClusterRole headgate-spot", "ClusterRoleBinding headgate-spot"],
-        ),
-        (json!({"connections": {"enabled": false}}), "/connections", vec![]),
-        (
-            json!({"signals": {"kubeletShutdown": false, "cordon": false}}),
-            "/signals",
-            vec![],
-        ),
-        (
-            json!({"networkPolicy": {"enabled": false}}),
-            "",
-            vec!["NetworkPolicy headgate-controller"],
-        ),
-    ] {
-        let after = with("aks", values.clone());
-        for object in gone {
+    // Each with the part of the settings that goes and the objects that go.
+    let table = "
+{delayTermination: {clusterAutoscaler: false, karpenter: false}, outOfLoadBalancers: {enabled: false}} → /outOfLoadBalancers → ClusterRole headgate-out-of-load-balancers, ClusterRoleBinding headgate-out-of-load-balancers
+delayTermination: {clusterAutoscaler: false} → /delayTermination → ClusterRole headgate-delay-deletion, ClusterRoleBinding headgate-delay-deletion
+delayTermination: {karpenter: false} → none → DaemonSet headgate-hold, ServiceAccount headgate-hold
+settings: {adminState: {mode: Observe}} → none → DaemonSet headgate-hold, ServiceAccount headgate-hold
+evictionNotices: {enabled: false} → /evictionNotices → ClusterRole headgate-spot, ClusterRoleBinding headgate-spot
+connections: {enabled: false} → /connections → none
+signals: {kubeletShutdown: false, cordon: false} → /signals → none
+networkPolicy: {enabled: false} → none → NetworkPolicy headgate-controller
+";
+    for line in table.trim().lines() {
+        let [values, setting, gone] = line.split(" → ").collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
+        let after = with("aks", serde_yaml::from_str(values).expect(line));
+        for object in gone.split(", ").filter(|gone| *gone != "none") {
             assert!(names(&before).iter().any(|name| name == object), "{object}");
-            assert!(!names(&after).iter().any(|name| name == object), "{values}: {object}");
+            assert!(!names(&after).iter().any(|name| name == object), "{line}: {object}");
         }
-        if !setting.is_empty() {
+        if setting != "none" {
             assert!(settings_of(&before).pointer(setting).is_some(), "{setting}");
-            assert_eq!(settings_of(&after).pointer(setting), None, "{values}");
+            assert_eq!(settings_of(&after).pointer(setting), None, "{line}");
         }
     }
     // The condition alone is enough: what waits for it goes with it.

@@ -18,189 +18,95 @@ fn helm_lint_accepts_the_chart() {
     }
 }
 
-fn assert_refused(rows: impl IntoIterator<Item = (Value, &'static str)>) {
-    for (values, named) in rows {
+/// Values in YAML, here below a base, and the words with which they are refused, one pair on each line.
+fn assert_refused(base: &Value, table: &str) {
+    for line in table.trim().lines() {
+        let (values, words) = line.split_once(" → ").expect(line);
+        let values = merged(base.clone(), serde_yaml::from_str(values).expect(line));
         let output = template("kube-system", &values, &[]);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.contains(named), "{values}: {errors}");
+        assert!(!output.status.success() && errors.contains(words), "{line}: {errors}");
     }
 }
 
 #[test]
 fn values_that_cannot_work_are_refused_by_name() {
-    assert_refused([
-        (json!({"imgae": {}}), "imgae"),
-        (json!({"image": {"digest": "sha256:1"}}), "digest"),
-        (json!({"agent": {"maxSurge": 0}}), "maxSurge"),
-        (json!({"agent": {"maxSurge": "0%"}}), "maxSurge"),
-        (
-            json!({"agent": {"terminationGracePeriodSeconds": 5}}),
-            "terminationGracePeriodSeconds",
-        ),
-        (json!({"serviceHealthChecks": "on"}), "serviceHealthChecks"),
-        (json!({"prometheusRule": {"runbookBase": "docs/"}}), "runbookBase"),
-        (json!({"profile": "gke"}), "profile"),
-        (json!({"connections": {"enabled": "yes"}}), "enabled"),
-        (json!({"signals": {"cordon": true}}), "cordon"),
-        (json!({"signals": {"cordon": "soon"}}), "cordon"),
-        (json!({"azure": {"workloadIdentity": "pod"}}), "workloadIdentity"),
-        (
-            json!({"agent": {"securityContext": {"privileged": "no"}}}),
-            "privileged",
-        ),
-        (json!({"controller": {"affinity": {"nodeAfinity": {}}}}), "nodeAfinity"),
-        (json!({"settings": {"adminState": {"mode": "dry-run"}}}), "mode"),
-        (json!({"settings": {"adminstate": {"mode": "Observe"}}}), "adminstate"),
-        (
-            json!({"settings": {"outOfLoadBalancers": {"failedProbes": 0}}}),
-            "failedProbes",
-        ),
-        (json!({"uninstall": {"timeout": "soon"}}), "timeout"),
-        (
-            json!({"profile": "aks", "azure": {"existingSecret": "Azure_Config"}}),
-            "existingSecret",
-        ),
-        (
-            json!({"profile": "aks", "azure": {"configSecret": "-azure"}}),
-            "configSecret",
-        ),
-        (json!({"imagePullSecrets": [{"nmae": "registry"}]}), "imagePullSecrets"),
-        (
-            json!({"agent": {"priorityClassName": "Very High"}}),
-            "priorityClassName",
-        ),
-    ]);
+    let table = r#"
+imgae: {} → imgae
+image: {digest: "sha256:1"} → digest
+agent: {maxSurge: 0} → maxSurge
+agent: {maxSurge: "0%"} → maxSurge
+agent: {terminationGracePeriodSeconds: 5} → terminationGracePeriodSeconds
+serviceHealthChecks: "on" → serviceHealthChecks
+prometheusRule: {runbookBase: "docs/"} → runbookBase
+profile: gke → profile
+connections: {enabled: "yes"} → enabled
+signals: {cordon: true} → cordon
+signals: {cordon: soon} → cordon
+azure: {workloadIdentity: pod} → workloadIdentity
+agent: {securityContext: {privileged: "no"}} → privileged
+controller: {affinity: {nodeAfinity: {}}} → nodeAfinity
+settings: {adminState: {mode: dry-run}} → mode
+settings: {adminstate: {mode: Observe}} → adminstate
+settings: {outOfLoadBalancers: {failedProbes: 0}} → failedProbes
+uninstall: {timeout: soon} → timeout
+{profile: aks, azure: {existingSecret: Azure_Config}} → existingSecret
+{profile: aks, azure: {configSecret: "-azure"}} → configSecret
+imagePullSecrets: [{nmae: registry}] → imagePullSecrets
+agent: {priorityClassName: Very High} → priorityClassName
+"#;
+    assert_refused(&json!({}), table);
 }
 
 #[test]
 fn values_that_contradict_each_other_are_refused_by_name() {
-    assert_refused([
-        (
-            json!({"settings": {"maintenance": {"enabled": true}}}),
-            "settings.maintenance.enabled needs the value maintenance.enabled",
-        ),
-        (
-            json!({"settings": {"evictionNotices": ["NodeEvents", "ScheduledEvents"]}}),
-            "settings.evictionNotices needs the value evictionNotices.enabled",
-        ),
-        (
-            json!({"settings": {"serviceHealthChecks": "Path"}}),
-            "settings.serviceHealthChecks needs the value serviceHealthChecks",
-        ),
-        (
-            json!({"settings": {"connections": {"count": true}}}),
-            "settings.connections.count needs the value connections.enabled",
-        ),
-        (
-            json!({"serviceHealthChecks": "Path", "settings": {"serviceHealthChecks": "NodePorts"}}),
-            "settings.serviceHealthChecks needs the value serviceHealthChecks",
-        ),
-        (
-            json!({"settings": {"outOfLoadBalancers": {"source": "AdminState"}}}),
-            "settings.outOfLoadBalancers.source contradicts the values profile and outOfLoadBalancers.enabled",
-        ),
-        (
-            json!({"settings": {"delayTermination": {"clusterAutoscaler": "2m"}}}),
-            "settings.delayTermination.clusterAutoscaler needs the value delayTermination.clusterAutoscaler",
-        ),
-        (
-            merged(
-                aks(),
-                json!({"settings": {"outOfLoadBalancers": {"source": "Disabled"}}}),
-            ),
-            "settings.outOfLoadBalancers.source contradicts the values",
-        ),
-        (
-            json!({"settings": {"outOfLoadBalancers": {"source": "FailedProbes"}}}),
-            "settings.outOfLoadBalancers.source contradicts the values",
-        ),
-        (
-            merged(
-                aks(),
-                json!({"settings": {"azure": {"configSecret": "kube-system/other"}}}),
-            ),
-            "settings.azure.configSecret needs the value azure.configSecret",
-        ),
-        (
-            merged(
-                aks(),
-                json!({"azure": {"leaderOnNodes": true}, "maintenance": {"enabled": true}}),
-            ),
-            "azure.leaderOnNodes excludes maintenance.enabled",
-        ),
-        (
-            json!({"maintenance": {"enabled": true}, "outOfLoadBalancers": {"enabled": false}}),
-            "maintenance.enabled needs outOfLoadBalancers.enabled",
-        ),
-        (
-            merged(
-                aks(),
-                json!({"outOfLoadBalancers": {"enabled": false}, "delayTermination": {"karpenter": true}}),
-            ),
-            "delayTermination needs outOfLoadBalancers.enabled",
-        ),
-        (
-            json!({"maintenance": {"automatic": ["preempt"]}}),
-            "maintenance.automatic needs maintenance.enabled",
-        ),
-        (
-            json!({"maintenance": {"enabled": true}, "settings": {"maintenance": {"automatic": ["preempt"]}}}),
-            "settings.maintenance.automatic needs the value maintenance.automatic",
-        ),
-        (
-            json!({"maintenance": {"rollout": true}}),
-            "maintenance.rollout needs maintenance.enabled",
-        ),
-        (
-            merged(
-                aks(),
-                json!({"azure": {"leaderOnNodes": true}, "outOfLoadBalancers": {"enabled": true}}),
-            ),
-            "azure.leaderOnNodes excludes outOfLoadBalancers.enabled",
-        ),
-        (
-            json!({"azure": {"tenantId": "t"}}),
-            "profile healthz does not use azure.*: set profile to aks",
-        ),
-        (
-            merged(aks(), json!({"azure": {"workloadIdentity": "webhook"}})),
-            "workloadIdentity webhook needs azure.clientId",
-        ),
-    ]);
+    let alone = "
+settings: {maintenance: {enabled: true}} → settings.maintenance.enabled needs the value maintenance.enabled
+settings: {evictionNotices: [NodeEvents, ScheduledEvents]} → settings.evictionNotices needs the value evictionNotices.enabled
+settings: {serviceHealthChecks: Path} → settings.serviceHealthChecks needs the value serviceHealthChecks
+settings: {connections: {count: true}} → settings.connections.count needs the value connections.enabled
+{serviceHealthChecks: Path, settings: {serviceHealthChecks: NodePorts}} → settings.serviceHealthChecks needs the value serviceHealthChecks
+settings: {outOfLoadBalancers: {source: AdminState}} → settings.outOfLoadBalancers.source contradicts the values profile and outOfLoadBalancers.enabled
+settings: {delayTermination: {clusterAutoscaler: 2m}} → settings.delayTermination.clusterAutoscaler needs the value delayTermination.clusterAutoscaler
+settings: {outOfLoadBalancers: {source: FailedProbes}} → settings.outOfLoadBalancers.source contradicts the values
+{maintenance: {enabled: true}, outOfLoadBalancers: {enabled: false}} → maintenance.enabled needs outOfLoadBalancers.enabled
+maintenance: {automatic: [preempt]} → maintenance.automatic needs maintenance.enabled
+{maintenance: {enabled: true}, settings: {maintenance: {automatic: [preempt]}}} → settings.maintenance.automatic needs the value maintenance.automatic
+maintenance: {rollout: true} → maintenance.rollout needs maintenance.enabled
+azure: {tenantId: t} → profile healthz does not use azure.*: set profile to aks
+";
+    let with_azure = "
+settings: {outOfLoadBalancers: {source: Disabled}} → settings.outOfLoadBalancers.source contradicts the values
+settings: {azure: {configSecret: kube-system/other}} → settings.azure.configSecret needs the value azure.configSecret
+{azure: {leaderOnNodes: true}, maintenance: {enabled: true}} → azure.leaderOnNodes excludes maintenance.enabled
+{outOfLoadBalancers: {enabled: false}, delayTermination: {karpenter: true}} → delayTermination needs outOfLoadBalancers.enabled
+{azure: {leaderOnNodes: true}, outOfLoadBalancers: {enabled: true}} → azure.leaderOnNodes excludes outOfLoadBalancers.enabled
+azure: {workloadIdentity: webhook} → workloadIdentity webhook needs azure.clientId
+";
+    assert_refused(&json!({}), alone);
+    assert_refused(&aks(), with_azure);
 }
 
 /// A selector of a workload cannot change, so the API server would refuse an upgrade halfway.
 #[test]
 fn labels_of_the_chart_stay_its_own() {
-    assert_refused([
-        (
-            json!({"commonLabels": {"app.kubernetes.io/component": "edge"}}),
-            "commonLabels: the chart itself sets the label app.kubernetes.io/component",
-        ),
-        (
-            json!({"agent": {"podLabels": {"app.kubernetes.io/name": "edge"}}}),
-            "agent.podLabels: the chart itself sets the label app.kubernetes.io/name",
-        ),
-        (
-            json!({"controller": {"podLabels": {"helm.sh/chart": "edge"}}}),
-            "controller.podLabels: the chart itself sets the label helm.sh/chart",
-        ),
-    ]);
+    let table = "
+commonLabels: {app.kubernetes.io/component: edge} → commonLabels: the chart itself sets the label app.kubernetes.io/component
+agent: {podLabels: {app.kubernetes.io/name: edge}} → agent.podLabels: the chart itself sets the label app.kubernetes.io/name
+controller: {podLabels: {helm.sh/chart: edge}} → controller.podLabels: the chart itself sets the label helm.sh/chart
+";
+    assert_refused(&json!({}), table);
 }
 
 /// In each of these nobody may read the events.
 #[test]
 fn node_events_are_refused_without_controllers_that_lead() {
-    let node_events = |values| merged(values, json!({"settings": {"evictionNotices": ["NodeEvents"]}}));
-    let named = "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure";
-    assert_refused([
-        (node_events(json!({})), named),
-        (node_events(json!({"maintenance": {"enabled": true}})), named),
-        (
-            node_events(merged(aks(), json!({"azure": {"leaderOnNodes": true}}))),
-            named,
-        ),
-    ]);
+    let node_events = json!({"settings": {"evictionNotices": ["NodeEvents"]}});
+    let words = "settings.evictionNotices: [NodeEvents] needs the controllers of a profile with Azure";
+    assert_refused(&node_events, &format!("{{}} → {words}"));
+    assert_refused(&node_events, &format!("maintenance: {{enabled: true}} → {words}"));
+    let with_azure = merged(aks(), node_events);
+    assert_refused(&with_azure, &format!("azure: {{leaderOnNodes: true}} → {words}"));
 }
 
 /// The policies and Azure's federated credential name the accounts, and `headgate status` finds the agents by their labels.
