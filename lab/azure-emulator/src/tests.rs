@@ -30,6 +30,11 @@ pub(super) const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 /// How long operations take.
 pub(super) const DELAY: Duration = Duration::from_secs(2);
 
+/// The lines of a table: what is given, and what is expected.
+pub(super) fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
+    table.trim().lines().map(|row| row.split_once(" → ").expect(row))
+}
+
 /// A response with its body as JSON.
 #[derive(Clone, Debug)]
 pub(super) struct TestResponse {
@@ -133,6 +138,16 @@ impl Client {
         self.send("GET", path, &[], b"").await
     }
 
+    /// The document that a GET shows.
+    pub(super) async fn read(&self, path: &str) -> Value {
+        self.get(path).await.body
+    }
+
+    /// The provisioning state that a GET shows.
+    pub(super) async fn state(&self, path: &str) -> Value {
+        self.read(path).await["properties"]["provisioningState"].clone()
+    }
+
     pub(super) async fn put(&self, path: &str, body: &Value) -> TestResponse {
         self.send("PUT", path, &[], body.to_string().as_bytes()).await
     }
@@ -144,6 +159,16 @@ impl Client {
 
     pub(super) async fn delete(&self, path: &str) -> TestResponse {
         self.send("DELETE", path, &[], b"").await
+    }
+
+    /// Sends a PUT, and waits until its operation has ended.
+    pub(super) async fn put_to_end(&self, path: &str, body: &Value) {
+        self.wait_for_operation(&self.put(path, body).await).await;
+    }
+
+    /// Sends a DELETE, and waits until its operation has ended.
+    pub(super) async fn delete_to_end(&self, path: &str) {
+        self.wait_for_operation(&self.delete(path).await).await;
     }
 
     /// Polls the operation that a write started; returns its final status.
@@ -169,6 +194,16 @@ pub(super) fn lb_path(name: &str) -> String {
 /// The path of a pool.
 pub(super) fn pool_path(lb_name: &str, name: &str) -> String {
     format!("{}/backendAddressPools/{name}", lb_path(lb_name))
+}
+
+/// The path of the load balancer that most tests have.
+pub(super) fn lb1() -> String {
+    lb_path("lb1")
+}
+
+/// The path of one of its pools.
+pub(super) fn lb1_pool(name: &str) -> String {
+    pool_path("lb1", name)
 }
 
 /// A load balancer with pools of these nodes, and a rule and a probe for the first.
@@ -199,17 +234,21 @@ pub(super) fn pool_document(name: &str, nodes: &[&str]) -> Value {
         "loadBalancerBackendAddresses": nodes.iter().enumerate().map(address).collect::<Vec<_>>()}})
 }
 
+/// The entries of a pool.
+pub(super) fn addresses(pool: &mut Value) -> &mut Vec<Value> {
+    let addresses = &mut pool["properties"]["loadBalancerBackendAddresses"];
+    addresses.as_array_mut().unwrap()
+}
+
 /// The admin states of a pool's addresses; `None` where the address shows none.
 pub(super) fn admin_states(pool: &Value) -> Vec<(String, Option<String>)> {
     let addresses = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    addresses
-        .iter()
-        .map(|address| {
-            (
-                text(&address["name"]).unwrap(),
-                text(&address["properties"]["adminState"]),
-            )
-        })
-        .collect()
+    let state = |address: &Value| {
+        (
+            text(&address["name"]).unwrap(),
+            text(&address["properties"]["adminState"]),
+        )
+    };
+    addresses.iter().map(state).collect()
 }

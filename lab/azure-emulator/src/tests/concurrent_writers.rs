@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Client, TestResponse, lb_path, load_balancer, pool_path};
+use super::{Client, TestResponse, lb1, lb1_pool, load_balancer};
 
 /// A step of a writer.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accep
                 continue;
             }
             Step::Pool { name, guarded } => {
-                let path = pool_path("lb1", POOLS[name]);
+                let path = lb1_pool(POOLS[name]);
                 let read = client.get(&path).await;
                 let etag = read.header("etag").unwrap_or("none").to_owned();
                 let mut body = if read.status == 200 {
@@ -104,20 +104,20 @@ async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accep
                 (Mark::Pool(name, mark), answer)
             }
             Step::Whole { guarded } => {
-                let read = client.get(&lb_path("lb1")).await;
+                let read = client.get(&lb1()).await;
                 let etag = read.header("etag").unwrap().to_owned();
                 let mut body = read.body;
                 body["tags"] = json!({"mark": mark});
                 sleep(Duration::from_millis(number as u64 * 7)).await;
                 let pools = marks(&body);
                 let answer = if guarded {
-                    client.put_if_match(&lb_path("lb1"), &etag, &body).await
+                    client.put_if_match(&lb1(), &etag, &body).await
                 } else {
-                    client.put(&lb_path("lb1"), &body).await
+                    client.put(&lb1(), &body).await
                 };
                 (Mark::Whole(mark, pools), answer)
             }
-            Step::Remove { name } => (Mark::Removed(name), client.delete(&pool_path("lb1", POOLS[name])).await),
+            Step::Remove { name } => (Mark::Removed(name), client.delete(&lb1_pool(POOLS[name])).await),
         };
         match answer.status {
             200..=202 => {
@@ -133,7 +133,7 @@ async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accep
 /// Runs the writers, and checks the resources and the journal afterwards.
 async fn run_and_check(writers: Vec<Vec<Step>>) {
     let client = Client::new(&[load_balancer("lb1", &[("a", &["n1"]), ("b", &["n1"]), ("c", &[])])]);
-    let first = client.get(&lb_path("lb1")).await.body["etag"].clone();
+    let first = client.read(&lb1()).await["etag"].clone();
     let accepted = Accepted::default();
     let running = writers.into_iter().enumerate();
     let running = running.map(|(number, steps)| writer(client.clone(), number, steps, accepted.clone()));
@@ -159,7 +159,7 @@ async fn run_and_check(writers: Vec<Vec<Step>>) {
             Mark::Removed(_) => {}
         }
     }
-    let read = client.get(&lb_path("lb1")).await.body;
+    let read = client.read(&lb1()).await;
     assert!(
         !etags.contains(read["etag"].as_str().unwrap()) || accepted.is_empty(),
         "an operation's end changes the etag too"

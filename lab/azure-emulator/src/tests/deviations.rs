@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Client, DELAY, GROUP, admin_states, lb_path, load_balancer, pool_document, pool_path};
+use super::{Client, DELAY, GROUP, admin_states, lb1, lb1_pool, load_balancer, pool_document};
 
 #[tokio::test(start_paused = true)]
 async fn each_deviation_turns_an_assumption_false() {
     let client = Client::new(&[load_balancer("lb1", &[("a", &["node"]), ("b", &["node"])])]);
-    let (a, b) = (pool_path("lb1", "a"), pool_path("lb1", "b"));
+    let (a, b) = (lb1_pool("a"), lb1_pool("b"));
     let set = |deviations: &[&str]| client.control("PUT", "settings", &json!({"deviations": deviations}));
     assert_eq!(set(&["unknown"]).status, 400);
     let mut down = pool_document("a", &["node"]);
@@ -21,8 +21,8 @@ async fn each_deviation_turns_an_assumption_false() {
         "poolsHaveOwnEtags",
     ]);
     let etags = [client.get(&a).await, client.get(&b).await].map(|pool| pool.body["etag"].clone());
-    let probe = format!("{}/probes/healthz", lb_path("lb1"));
-    let (read, whole) = (client.get(&probe).await, client.get(&lb_path("lb1")).await);
+    let probe = format!("{}/probes/healthz", lb1());
+    let (read, whole) = (client.get(&probe).await, client.get(&lb1()).await);
     assert_eq!(read.body["etag"], whole.body["etag"], "they are about pools alone");
     assert_eq!(client.put_if_match(&probe, "\"stale\"", &read.body).await.status, 412);
     let written = client.put_if_match(&a, "\"stale\"", &down).await;
@@ -32,7 +32,7 @@ async fn each_deviation_turns_an_assumption_false() {
         assert_eq!(pool.body["properties"]["provisioningState"], "Succeeded");
         assert_eq!(pool.header("etag"), pool.body["etag"].as_str());
     }
-    let shown = async || client.get(&lb_path("lb1")).await.body["properties"]["provisioningState"].clone();
+    let shown = async || client.state(&lb1()).await;
     assert_eq!(shown().await, "Succeeded");
     set(&["poolsStaySucceeded", "poolsHaveOwnEtags"]);
     assert_eq!(shown().await, "Updating");
@@ -52,12 +52,11 @@ async fn each_deviation_turns_an_assumption_false() {
 
     set(&["supersededChangesLost"]);
     client.put(&a, &pool_document("a", &["node", "added"])).await;
-    let newer = client.put(&b, &pool_document("b", &["node", "other"])).await;
-    client.wait_for_operation(&newer).await;
+    client.put_to_end(&b, &pool_document("b", &["node", "other"])).await;
     let state = |name: &str, state: Option<&str>| (name.to_owned(), state.map(str::to_owned));
-    assert_eq!(admin_states(&client.get(&a).await.body), [state("node", Some("Down"))]);
+    assert_eq!(admin_states(&client.read(&a).await), [state("node", Some("Down"))]);
     assert_eq!(
-        admin_states(&client.get(&b).await.body),
+        admin_states(&client.read(&b).await),
         [state("node", None), state("other", None)]
     );
 }
@@ -69,24 +68,21 @@ async fn deviations_are_about_load_balancers_alone() {
     let client = Client::new(&[document]);
     let shown = async || {
         let state = client.control("GET", "state", &Value::Null).body;
-        (client.get(&gateway).await.body, state["resources"].clone())
+        (client.read(&gateway).await, state["resources"].clone())
     };
     let before = shown().await;
-    client.control(
-        "PUT",
-        "settings",
-        &json!({"deviations": ["poolsStaySucceeded", "loadBalancersStaySucceeded", "poolsHaveOwnEtags"]}),
-    );
+    let deviations = json!({"deviations": ["poolsStaySucceeded", "loadBalancersStaySucceeded", "poolsHaveOwnEtags"]});
+    client.control("PUT", "settings", &deviations);
     assert_eq!(shown().await, before);
 }
 
 #[tokio::test(start_paused = true)]
 async fn reads_lag_writes_and_etags_are_checked_against_what_is_there() {
     let client = Client::new(&[load_balancer("lb1", &[("a", &["node"])])]);
-    let a = pool_path("lb1", "a");
+    let a = lb1_pool("a");
     client.control("PUT", "settings", &json!({"readLag": "2s", "operationDelay": "1s"}));
     let names = async || {
-        let states = admin_states(&client.get(&a).await.body);
+        let states = admin_states(&client.read(&a).await);
         states.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
     let old = client.get(&a).await;
@@ -97,18 +93,14 @@ async fn reads_lag_writes_and_etags_are_checked_against_what_is_there() {
         (names().await, begun.header("etag")),
         (vec!["node".to_owned()], old.header("etag"))
     );
-    let stale = client
-        .put_if_match(&a, old.header("etag").unwrap(), &pool_document("a", &[]))
-        .await;
+    let etag = old.header("etag").unwrap();
+    let stale = client.put_if_match(&a, etag, &pool_document("a", &[])).await;
     assert_eq!(stale.status, 412);
     // The operation ended after 1 s, and reads show each state 2 s later, whenever they come.
-    let shown = async || client.get(&a).await.body["properties"]["provisioningState"].clone();
+    let shown = async || client.state(&a).await;
     for (wait, state, members) in [(1900, "Succeeded", 1), (200, "Updating", 2), (1000, "Succeeded", 2)] {
         tokio::time::sleep(std::time::Duration::from_millis(wait)).await;
-        assert_eq!(
-            (shown().await, names().await.len()),
-            (json!(state), members),
-            "after {wait} ms"
-        );
+        let found = (shown().await, names().await.len());
+        assert_eq!(found, (json!(state), members), "after {wait} ms");
     }
 }

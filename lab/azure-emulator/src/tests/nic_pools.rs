@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Client, GROUP, admin_states, lb_path, load_balancer, pool_path};
+use super::{Client, GROUP, addresses, admin_states, lb1, lb1_pool, load_balancer};
+
+/// The code of the answer to a write that would change who is in a pool.
+const REFUSAL: &str = "ModificationOfNICIpConfigBackendPoolNotSupported";
 
 /// A network interface that is in these pools.
 fn interface(id: &str, pools: &[String]) -> Value {
@@ -21,9 +24,18 @@ fn in_scale_set(instance: u8) -> String {
     )
 }
 
+/// The pool as it is, with this admin state of each member.
+async fn with_states(client: &Client, path: &str, state: &str) -> Value {
+    let mut sent = client.read(path).await;
+    for address in addresses(&mut sent) {
+        address["properties"]["adminState"] = state.into();
+    }
+    sent
+}
+
 /// A load balancer whose pool `nics` has an interface of a scale set and one of a single machine.
 pub(super) fn client() -> Client {
-    let nics = [pool_path("lb1", "NICS")];
+    let nics = [lb1_pool("NICS")];
     Client::new(&[
         load_balancer("lb1", &[("ips", &["node"]), ("nics", &[])]),
         interface(&in_scale_set(0), &nics),
@@ -35,127 +47,92 @@ pub(super) fn client() -> Client {
 #[tokio::test(start_paused = true)]
 async fn admin_state_can_be_set_by_name_and_stays_with_the_member() {
     let client = client();
-    let path = pool_path("lb1", "nics");
-    let before = client.get(&path).await.body;
+    let path = lb1_pool("nics");
+    let before = client.read(&path).await;
     let names: Vec<String> = admin_states(&before).into_iter().map(|(name, _)| name).collect();
-    assert!(
-        names[0].parse::<uuid::Uuid>().is_ok(),
-        "a scale set's member has a GUID: {names:?}"
-    );
+    let is_guid = names[0].parse::<uuid::Uuid>().is_ok();
+    assert!(is_guid, "a scale set's member has a GUID: {names:?}");
     assert_eq!(names[1], "rg_webNic2ipconfig1");
 
     // As Microsoft's Python client sends it: without the fields that are read-only in its model.
     let mut sent = before.clone();
-    sent["properties"]
-        .as_object_mut()
-        .unwrap()
-        .remove("backendIPConfigurations");
-    for address in sent["properties"]["loadBalancerBackendAddresses"]
-        .as_array_mut()
-        .unwrap()
-    {
+    let properties = sent["properties"].as_object_mut().unwrap();
+    properties.remove("backendIPConfigurations");
+    for address in addresses(&mut sent) {
         address["properties"] = json!({"provisioningState": "Succeeded"});
     }
-    sent["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = "Down".into();
+    addresses(&mut sent)[0]["properties"]["adminState"] = "Down".into();
     let written = client.put(&path, &sent).await;
     assert_eq!(written.status, 200, "{}", written.body);
     client.wait_for_operation(&written).await;
-    let after = client.get(&path).await.body;
+    let after = client.read(&path).await;
     let down = Some("Down".to_owned());
-    assert_eq!(
-        admin_states(&after),
-        [(names[0].clone(), down.clone()), (names[1].clone(), None)]
-    );
-    assert_eq!(
-        after["properties"]["backendIPConfigurations"],
-        before["properties"]["backendIPConfigurations"]
-    );
+    let expected = [(names[0].clone(), down.clone()), (names[1].clone(), None)];
+    assert_eq!(admin_states(&after), expected);
+    let [before, after] = [before, after].map(|pool| pool["properties"]["backendIPConfigurations"].clone());
+    assert_eq!(after, before);
 
     // The load balancer's document may leave out the members; their admin states are then lost.
-    let whole = client.get(&lb_path("lb1")).await.body;
-    let written = client.put(&lb_path("lb1"), &whole).await;
+    let whole = client.read(&lb1()).await;
+    let written = client.put(&lb1(), &whole).await;
     assert_eq!(written.status, 200);
     client.wait_for_operation(&written).await;
-    assert_eq!(admin_states(&client.get(&path).await.body)[0].1, down);
+    assert_eq!(admin_states(&client.read(&path).await)[0].1, down);
     let mut bare = whole.clone();
     bare["properties"]["backendAddressPools"][1]["properties"] = json!({});
-    let written = client.put(&lb_path("lb1"), &bare).await;
+    let written = client.put(&lb1(), &bare).await;
     assert_eq!(written.status, 200, "{}", written.body);
     client.wait_for_operation(&written).await;
-    assert_eq!(admin_states(&client.get(&path).await.body)[0].1, None);
+    assert_eq!(admin_states(&client.read(&path).await)[0].1, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn tags_are_patched_with_any_kind_of_pool() {
     let client = client();
-    let states = async || admin_states(&client.get(&pool_path("lb1", "nics")).await.body);
-    let mut sent = client.get(&pool_path("lb1", "nics")).await.body;
-    sent["properties"]["loadBalancerBackendAddresses"][1]["properties"]["adminState"] = "Down".into();
+    let states = async || admin_states(&client.read(&lb1_pool("nics")).await);
+    let mut sent = client.read(&lb1_pool("nics")).await;
+    addresses(&mut sent)[1]["properties"]["adminState"] = "Down".into();
     for patch in [json!({"tags": {"a": "1"}}), json!({"tags": {"a": null, "b": "2"}})] {
-        let patched = client
-            .send("PATCH", &lb_path("lb1"), &[], patch.to_string().as_bytes())
-            .await;
+        let patched = client.send("PATCH", &lb1(), &[], patch.to_string().as_bytes()).await;
         assert_eq!(patched.status, 200, "{}", patched.body);
-        client
-            .wait_for_operation(&client.put(&pool_path("lb1", "nics"), &sent).await)
-            .await;
+        client.put_to_end(&lb1_pool("nics"), &sent).await;
     }
-    assert_eq!(
-        client.get(&lb_path("lb1")).await.body["tags"],
-        json!({"owner": "me", "b": "2"})
-    );
+    assert_eq!(client.read(&lb1()).await["tags"], json!({"owner": "me", "b": "2"}));
     assert_eq!(states().await[1].1.as_deref(), Some("Down"));
-    let refused = client.send("PATCH", &lb_path("lb1"), &[], b"{\"tags\": 1}").await;
+    let refused = client.send("PATCH", &lb1(), &[], b"{\"tags\": 1}").await;
     assert_eq!((refused.status, refused.code()), (400, "InvalidRequestFormat"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_pool_write_changes_the_members() {
     let client = client();
-    let path = pool_path("lb1", "nics");
-    let before = client.get(&path).await.body;
-    let addresses = before["properties"]["loadBalancerBackendAddresses"]
-        .as_array()
-        .unwrap()
-        .clone();
+    let path = lb1_pool("nics");
+    let before = client.read(&path).await;
+    let members = addresses(&mut before.clone()).clone();
     let with = |addresses: Value| json!({"name": "nics", "properties": {"loadBalancerBackendAddresses": addresses}});
-    let more = [
-        addresses.clone(),
-        vec![json!({"name": "x", "properties": {"networkInterfaceIPConfiguration": {"id": alone("other")}}})],
-    ]
-    .concat();
-    let mixed = [
-        addresses.clone(),
-        vec![json!({"name": "x", "properties": {"ipAddress": "10.0.0.1"}})],
-    ]
-    .concat();
+    let plus = |properties: Value| {
+        let more = json!({"name": "x", "properties": properties});
+        with(json!([&members[..], &[more]].concat()))
+    };
     for sent in [
-        with(json!([addresses[0]])),
-        with(json!(more)),
-        with(json!(mixed)),
+        with(json!([members[0]])),
+        plus(json!({"networkInterfaceIPConfiguration": {"id": alone("other")}})),
+        plus(json!({"ipAddress": "10.0.0.1"})),
         with(json!([])),
         with(Value::Null),
     ] {
         let refused = client.put(&path, &sent).await;
-        assert_eq!(
-            (refused.status, refused.code()),
-            (400, "ModificationOfNICIpConfigBackendPoolNotSupported"),
-            "{sent}"
-        );
+        assert_eq!((refused.status, refused.code()), (400, REFUSAL), "{sent}");
     }
-    let sent = json!({"properties": {"loadBalancerBackendAddresses": [addresses[0]]}});
-    let refused = client.put(&pool_path("lb1", "ips"), &sent).await;
-    assert_eq!(
-        refused.code(),
-        "ModificationOfNICIpConfigBackendPoolNotSupported",
-        "into an IP-based pool"
-    );
-    assert_eq!(client.get(&path).await.body, before);
+    let sent = json!({"properties": {"loadBalancerBackendAddresses": [members[0]]}});
+    let refused = client.put(&lb1_pool("ips"), &sent).await;
+    assert_eq!(refused.code(), REFUSAL, "into an IP-based pool");
+    assert_eq!(client.read(&path).await, before);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_interface_that_loses_one_of_two_configurations_keeps_the_admin_state_of_the_other() {
-    let path = pool_path("lb1", "nics");
+    let path = lb1_pool("nics");
     let in_pool = |names: &[&str]| {
         let configurations = names
             .iter()
@@ -163,18 +140,11 @@ async fn an_interface_that_loses_one_of_two_configurations_keeps_the_admin_state
         json!({"id": alone("nic"), "location": "eastus", "properties": {"ipConfigurations": configurations.collect::<Vec<_>>()}})
     };
     let client = Client::new(&[load_balancer("lb1", &[("nics", &[])]), in_pool(&["one", "two"])]);
-    let mut sent = client.get(&path).await.body;
-    for address in sent["properties"]["loadBalancerBackendAddresses"]
-        .as_array_mut()
-        .unwrap()
-    {
-        address["properties"]["adminState"] = "Down".into();
-    }
-    client.wait_for_operation(&client.put(&path, &sent).await).await;
     client
-        .wait_for_operation(&client.put(&alone("nic"), &in_pool(&["two"])).await)
+        .put_to_end(&path, &with_states(&client, &path, "Down").await)
         .await;
-    let left = admin_states(&client.get(&path).await.body);
+    client.put_to_end(&alone("nic"), &in_pool(&["two"])).await;
+    let left = admin_states(&client.read(&path).await);
     assert_eq!(left, [("rg_nictwo".to_owned(), Some("Down".to_owned()))]);
 }
 
@@ -183,63 +153,39 @@ async fn a_pool_that_a_scale_set_fills_takes_no_addresses() {
     let client = client();
     let put = async |pool: &str, addresses: &Value| {
         let sent = json!({"properties": {"syncMode": "automatic", "loadBalancerBackendAddresses": addresses}});
-        client.put(&pool_path("lb1", pool), &sent).await.status
+        client.put(&lb1_pool(pool), &sent).await.status
     };
-    let members =
-        client.get(&pool_path("lb1", "nics")).await.body["properties"]["loadBalancerBackendAddresses"].clone();
+    let members = client.read(&lb1_pool("nics")).await["properties"]["loadBalancerBackendAddresses"].clone();
     assert_eq!(put("ips", &json!([])).await, 200);
-    assert_eq!(
-        put(
-            "ips",
-            &json!([{"name": "node", "properties": {"ipAddress": "10.0.0.1"}}])
-        )
-        .await,
-        400
-    );
+    let one = json!([{"name": "node", "properties": {"ipAddress": "10.0.0.1"}}]);
+    assert_eq!(put("ips", &one).await, 400);
     assert_eq!(put("nics", &members).await, 200, "its members stay");
 }
 
 #[tokio::test(start_paused = true)]
 async fn members_come_and_go_with_their_interfaces() {
     let client = client();
-    let path = pool_path("lb1", "nics");
-    let first = client.get(&path).await.body;
-    let mut sent = first.clone();
-    for address in sent["properties"]["loadBalancerBackendAddresses"]
-        .as_array_mut()
-        .unwrap()
-    {
-        address["properties"]["adminState"] = "Down".into();
-    }
-    client.wait_for_operation(&client.put(&path, &sent).await).await;
-    let down = client.get(&path).await.body;
+    let path = lb1_pool("nics");
+    client
+        .put_to_end(&path, &with_states(&client, &path, "Down").await)
+        .await;
+    let down = client.read(&path).await;
 
-    let written = client.put(&alone("webNic2"), &interface(&alone("webNic2"), &[])).await;
-    client.wait_for_operation(&written).await;
-    let left = client.get(&path).await.body;
+    let nic = alone("webNic2");
+    client.put_to_end(&nic, &interface(&nic, &[])).await;
+    let left = client.read(&path).await;
     assert_eq!(admin_states(&left).len(), 1);
     assert_ne!(left["etag"], down["etag"]);
-    client
-        .wait_for_operation(
-            &client
-                .put(
-                    &alone("webNic2"),
-                    &interface(&alone("webNic2"), std::slice::from_ref(&path)),
-                )
-                .await,
-        )
-        .await;
-    let back = client.get(&path).await.body;
-    assert_eq!(
-        admin_states(&back)[1],
-        ("rg_webNic2ipconfig1".to_owned(), None),
-        "it returns without its admin state"
-    );
+    let in_pool = interface(&nic, std::slice::from_ref(&path));
+    client.put_to_end(&nic, &in_pool).await;
+    let back = admin_states(&client.read(&path).await).remove(1);
+    let expected = ("rg_webNic2ipconfig1".to_owned(), None);
+    assert_eq!(back, expected, "it returns without its admin state");
 
-    client.wait_for_operation(&client.delete(&in_scale_set(0)).await).await;
-    assert_eq!(admin_states(&client.get(&path).await.body).len(), 1);
-    client.wait_for_operation(&client.delete(&alone("webNic2")).await).await;
-    let empty = client.get(&path).await.body;
+    client.delete_to_end(&in_scale_set(0)).await;
+    assert_eq!(admin_states(&client.read(&path).await).len(), 1);
+    client.delete_to_end(&nic).await;
+    let empty = client.read(&path).await;
     assert_eq!(admin_states(&empty), []);
     assert_eq!(empty["properties"].get("backendIPConfigurations"), None);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{BASE, Client, GROUP, lb_path, load_balancer, pool_path};
+use super::{BASE, Client, GROUP, lb_path, lb1, lb1_pool, load_balancer, pool_path};
 
 /// All items of a list, and the number of its pages.
 async fn all(client: &Client, path: &str) -> (Vec<Value>, usize) {
@@ -49,16 +49,16 @@ async fn every_list_is_complete_in_pages_of_three() {
         (names(&group), pages),
         (expected.iter().map(String::as_str).collect(), 3)
     );
-    assert_eq!(group[0], client.get(&lb_path("lb1")).await.body, "whole documents");
+    assert_eq!(group[0], client.read(&lb1()).await, "whole documents");
     let (subscription, _) = all(
         &client,
         "/subscriptions/SUB/providers/microsoft.network/LOADBALANCERS?api-version=2026-03-01",
     )
     .await;
     assert_eq!(subscription.len(), 8);
-    let (pools, pages) = all(&client, &format!("{}/backendAddressPools", lb_path("lb1"))).await;
+    let (pools, pages) = all(&client, &format!("{}/backendAddressPools", lb1())).await;
     assert_eq!((names(&pools), pages), (vec!["a", "b", "c", "d"], 2));
-    assert_eq!(pools[0], client.get(&pool_path("lb1", "a")).await.body);
+    assert_eq!(pools[0], client.read(&lb1_pool("a")).await);
     let (groups, _) = all(&client, "/subscriptions/sub/resourcegroups").await;
     assert_eq!(names(&groups), ["other", "rg"]);
     let (none, _) = all(
@@ -82,12 +82,10 @@ async fn paging_continues_after_concurrent_writes() {
         .collect();
     let client = Client::new(&lbs);
     let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers");
-    let first = client.get(&path).await.body;
-    client.wait_for_operation(&client.delete(&lb_path("lb3")).await).await;
-    client
-        .wait_for_operation(&client.put(&lb_path("lb0"), &json!({"location": "eastus"})).await)
-        .await;
-    let second = client.get(first["nextLink"].as_str().unwrap()).await.body;
+    let first = client.read(&path).await;
+    client.delete_to_end(&lb_path("lb3")).await;
+    client.put_to_end(&lb_path("lb0"), &json!({"location": "eastus"})).await;
+    let second = client.read(first["nextLink"].as_str().unwrap()).await;
     assert_eq!(names(second["value"].as_array().unwrap()), ["lb4", "lb5"]);
 }
 

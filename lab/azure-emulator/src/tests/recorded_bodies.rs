@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{BASE, Client, GROUP, lb_path, load_balancer, pool_document, pool_path};
+use super::{BASE, Client, GROUP, lb1, lb1_pool, load_balancer, pool_document};
 
 fn client() -> Client {
     Client::new(&[load_balancer("lb1", &[("bap1", &["addr1"])])])
@@ -12,9 +12,9 @@ fn client() -> Client {
 #[tokio::test(start_paused = true)]
 async fn an_ip_based_pool_is_shown_as_recorded() {
     let client = client();
-    let answer = client.get(&pool_path("lb1", "bap1")).await;
+    let answer = client.get(&lb1_pool("bap1")).await;
     let etag = answer.header("etag").unwrap().to_owned();
-    let id = pool_path("lb1", "bap1");
+    let id = lb1_pool("bap1");
     assert_eq!(
         answer.body,
         json!({
@@ -26,7 +26,7 @@ async fn an_ip_based_pool_is_shown_as_recorded() {
                     "properties": {"provisioningState": "Succeeded", "ipAddress": "10.0.0.1"},
                     "type": "Microsoft.Network/loadBalancers/backendAddressPools/loadBalancerBackendAddresses",
                 }],
-                "loadBalancingRules": [{"id": format!("{}/loadBalancingRules/http", lb_path("lb1"))}],
+                "loadBalancingRules": [{"id": format!("{}/loadBalancingRules/http", lb1())}],
             },
             "type": "Microsoft.Network/loadBalancers/backendAddressPools",
         })
@@ -38,7 +38,7 @@ async fn an_ip_based_pool_is_shown_as_recorded() {
 async fn an_empty_pool_is_created() {
     let client = client();
     let body = json!({"name": "testResource", "properties": {}});
-    let written = client.put(&pool_path("lb1", "testResource"), &body).await;
+    let written = client.put(&lb1_pool("testResource"), &body).await;
     assert_eq!(written.status, 201);
     assert_eq!(
         written.body["properties"],
@@ -57,12 +57,12 @@ async fn an_empty_pool_is_created() {
     assert!(
         url.contains("?api-version=2025-05-01&t=") && url.contains("&c=") && url.contains("&s=") && url.contains("&h=")
     );
-    assert_eq!(client.get(url).await.body, json!({"status": "InProgress"}));
+    assert_eq!(client.read(url).await, json!({"status": "InProgress"}));
     assert_eq!(
         client.wait_for_operation(&written).await,
         json!({"status": "Succeeded"})
     );
-    let read = client.get(&pool_path("lb1", "testResource")).await;
+    let read = client.get(&lb1_pool("testResource")).await;
     assert_eq!(
         read.body["properties"],
         json!({"provisioningState": "Succeeded", "loadBalancerBackendAddresses": []})
@@ -78,19 +78,19 @@ async fn an_empty_pool_is_created() {
 #[tokio::test(start_paused = true)]
 async fn a_stale_etag_is_answered_as_recorded() {
     let client = client();
-    let before = client.get(&lb_path("lb1")).await;
+    let before = client.get(&lb1()).await;
     let etag = before.header("etag").unwrap();
-    let refused = client.put_if_match(&lb_path("lb1"), "invalid", &before.body).await;
+    let refused = client.put_if_match(&lb1(), "invalid", &before.body).await;
     assert_eq!(refused.status, 412);
     let message = format!(
         "Etag provided in if-match header W/\"invalid\" does not match etag {etag} of resource {} in NRP data store.",
-        lb_path("lb1")
+        lb1()
     );
     let expected = json!({"error": {"code": "PreconditionFailed", "message": "Precondition failed.", "details": [
         {"code": "PreconditionFailedEtagMismatch", "message": message}]}});
     assert_eq!(refused.body, expected);
     assert_eq!(refused.header("retry-after"), None);
-    assert_eq!(client.get(&lb_path("lb1")).await.body, before.body, "no effect");
+    assert_eq!(client.read(&lb1()).await, before.body, "no effect");
 }
 
 /// Recorded: three kinds of 404.
@@ -100,8 +100,8 @@ async fn missing_resources_have_three_kinds_of_404() {
     let gateway = Some("gateway");
     let rows: [(String, Value, Option<&str>); 3] = [
         (
-            pool_path("lb1", "missing"),
-            json!({"code": "NotFound", "message": format!("Resource {} not found.", pool_path("lb1", "missing")), "details": []}),
+            lb1_pool("missing"),
+            json!({"code": "NotFound", "message": format!("Resource {} not found.", lb1_pool("missing")), "details": []}),
             None,
         ),
         (
@@ -129,12 +129,12 @@ async fn missing_resources_have_three_kinds_of_404() {
 async fn a_superseded_write_is_answered_as_reported() {
     let client = client();
     let first = client
-        .put(&pool_path("lb1", "bap1"), &pool_document("bap1", &["addr1", "addr2"]))
+        .put(&lb1_pool("bap1"), &pool_document("bap1", &["addr1", "addr2"]))
         .await;
-    let whole = client.get(&lb_path("lb1")).await.body;
+    let whole = client.read(&lb1()).await;
     let mut changed = whole.clone();
     changed["tags"] = json!({"owner": "you"});
-    let second = client.put(&lb_path("lb1"), &changed).await;
+    let second = client.put(&lb1(), &changed).await;
     assert_eq!((first.status, second.status), (200, 200), "both are accepted");
     let guid = |answer: &super::TestResponse| {
         let url = answer.header("azure-asyncoperation").unwrap().to_owned();
@@ -157,8 +157,8 @@ async fn a_superseded_write_is_answered_as_reported() {
 #[tokio::test(start_paused = true)]
 async fn a_write_that_changes_nothing_is_answered_as_recorded() {
     let client = client();
-    let before = client.get(&pool_path("lb1", "bap1")).await.body;
-    let written = client.put(&pool_path("lb1", "bap1"), &before).await;
+    let before = client.read(&lb1_pool("bap1")).await;
+    let written = client.put(&lb1_pool("bap1"), &before).await;
     assert_eq!((written.status, &written.body), (200, &before));
     assert_eq!(
         client.wait_for_operation(&written).await,
@@ -170,16 +170,13 @@ async fn a_write_that_changes_nothing_is_answered_as_recorded() {
 #[tokio::test(start_paused = true)]
 async fn a_delete_is_answered_as_recorded() {
     let client = client();
-    client.put(&pool_path("lb1", "spare"), &json!({})).await;
+    client.put(&lb1_pool("spare"), &json!({})).await;
     tokio::time::sleep(super::DELAY).await;
-    let deleted = client.delete(&pool_path("lb1", "spare")).await;
+    let deleted = client.delete(&lb1_pool("spare")).await;
     assert_eq!((deleted.status, &deleted.body), (202, &Value::Null));
-    assert_eq!(
-        client.get(&pool_path("lb1", "spare")).await.body["properties"]["provisioningState"],
-        "Deleting"
-    );
-    for path in [lb_path("lb1"), pool_path("lb1", "bap1")] {
-        let state = client.get(&path).await.body["properties"]["provisioningState"].clone();
+    assert_eq!(client.state(&lb1_pool("spare")).await, "Deleting");
+    for path in [lb1(), lb1_pool("bap1")] {
+        let state = client.state(&path).await;
         assert_eq!(state, "Updating", "{path}");
     }
     let location = deleted.header("location").unwrap().to_owned();
@@ -190,16 +187,16 @@ async fn a_delete_is_answered_as_recorded() {
         json!({"status": "Succeeded"})
     );
     assert_eq!(client.get(&location).await.status, 204);
-    assert_eq!(client.get(&pool_path("lb1", "spare")).await.status, 404);
-    assert_eq!(client.delete(&pool_path("lb1", "spare")).await.status, 204);
+    assert_eq!(client.get(&lb1_pool("spare")).await.status, 404);
+    assert_eq!(client.delete(&lb1_pool("spare")).await.status, 204);
 }
 
 /// Reported: the members of a NIC-based pool, and the error for a write that changes them.
 #[tokio::test(start_paused = true)]
 async fn a_nic_based_pool_is_shown_as_reported() {
     let client = super::nic_pools::client();
-    let id = pool_path("lb1", "nics");
-    let shown = client.get(&id).await.body;
+    let id = lb1_pool("nics");
+    let shown = client.read(&id).await;
     let configuration =
         format!("{GROUP}/providers/Microsoft.Network/networkInterfaces/webNic2/ipConfigurations/ipconfig1");
     assert_eq!(

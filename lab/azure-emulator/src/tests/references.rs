@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Client, lb_path, load_balancer, pool_path};
+use super::{Client, lb_path, lb1, lb1_pool, load_balancer, pool_path};
 
 /// Kinds of children that refer to others.
 const REFERRING: [&str; 3] = ["loadBalancingRules", "outboundRules", "inboundNatRules"];
 
 fn reference(kind: &str, name: &str) -> Value {
-    json!({"id": format!("{}/{kind}/{name}", lb_path("lb1"))})
+    json!({"id": format!("{}/{kind}/{name}", lb1())})
 }
 
 /// A load balancer whose pools `a` and `b` have a rule for both, `a` one alone, and `b` an outbound rule.
@@ -32,10 +32,10 @@ fn client() -> Client {
 
 /// For each frontend, pool and probe of the load balancer, what it shows of the children that refer to it.
 async fn shown(client: &Client) -> Value {
-    let whole = client.get(&lb_path("lb1")).await.body;
+    let whole = client.read(&lb1()).await;
     let name = |id: &Value| {
         let id = id["id"].as_str().unwrap().to_owned();
-        id.trim_start_matches(&format!("{}/", lb_path("lb1"))).to_owned()
+        id.trim_start_matches(&format!("{}/", lb1())).to_owned()
     };
     let referring = |child: &Value| -> Vec<String> {
         let lists = REFERRING.iter().filter_map(|kind| child["properties"][kind].as_array());
@@ -68,12 +68,12 @@ async fn each_child_shows_once_who_refers_to_it_and_none_of_that_is_stored() {
             "healthz": [http],
         })
     );
-    let mut sent = client.get(&lb_path("lb1")).await.body;
+    let mut sent = client.read(&lb1()).await;
     for kind in ["loadBalancingRules", "outboundRules"] {
         sent["properties"][kind] = json!([]);
     }
     sent["properties"]["inboundNatRules"][0]["properties"]["backendIPConfiguration"] = json!({"id": "x"});
-    let written = client.put(&lb_path("lb1"), &sent).await;
+    let written = client.put(&lb1(), &sent).await;
     assert_eq!(written.status, 200, "{}", written.body);
     assert_eq!(
         shown(&client).await,
@@ -87,16 +87,16 @@ async fn each_child_shows_once_who_refers_to_it_and_none_of_that_is_stored() {
 async fn references_are_to_children_of_the_right_kind_in_the_same_load_balancer() {
     let client = client();
     for (id, status) in [
-        (pool_path("lb1", "A"), 200),
+        (lb1_pool("A"), 200),
         (pool_path("other", "a"), 400),
-        (format!("{}/probes/a", lb_path("lb1")), 400),
-        (format!("{}/x/y/backendAddressPools/a", lb_path("lb1")), 400),
-        (pool_path("lb1", "c"), 400),
+        (format!("{}/probes/a", lb1()), 400),
+        (format!("{}/x/y/backendAddressPools/a", lb1()), 400),
+        (lb1_pool("c"), 400),
         (lb_path("a"), 400),
     ] {
         let sent = json!({"properties": {"backendAddressPools": [{"name": "a"}],
             "loadBalancingRules": [{"name": "http", "properties": {"backendAddressPool": {"id": id}}}]}});
-        let answer = client.put(&lb_path("lb1"), &sent).await;
+        let answer = client.put(&lb1(), &sent).await;
         assert_eq!(answer.status, status, "{id}: {}", answer.body);
     }
 }
@@ -109,15 +109,15 @@ async fn a_child_in_use_stays_and_a_pool_that_goes_leaves_its_rules() {
         "frontendIPConfigurations/frontend",
         "backendAddressPools/b",
     ] {
-        let refused = client.delete(&format!("{}/{child}", lb_path("lb1"))).await;
+        let refused = client.delete(&format!("{}/{child}", lb1())).await;
         assert_eq!(
             (refused.status, refused.code()),
             (400, "InUseResourceCannotBeDeleted"),
             "{child}"
         );
     }
-    let deleted = client.delete(&pool_path("lb1", "a")).await;
-    let during = client.get(&lb_path("lb1")).await.body;
+    let deleted = client.delete(&lb1_pool("a")).await;
+    let during = client.read(&lb1()).await;
     let states = ["/backendAddressPools/0", "/backendAddressPools/1", "/probes/0"];
     let states = states.map(|child| {
         let state = during.pointer(&format!("/properties{child}/properties/provisioningState"));
@@ -125,7 +125,7 @@ async fn a_child_in_use_stays_and_a_pool_that_goes_leaves_its_rules() {
     });
     assert_eq!(states, ["Deleting", "Updating", "Updating"]);
     client.wait_for_operation(&deleted).await;
-    let rules = client.get(&lb_path("lb1")).await.body["properties"]["loadBalancingRules"].clone();
+    let rules = client.read(&lb1()).await["properties"]["loadBalancingRules"].clone();
     let pools = |rule: usize| {
         let properties = &rules[rule]["properties"];
         (

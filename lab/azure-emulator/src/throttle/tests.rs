@@ -87,43 +87,24 @@ fn the_251st_read_is_refused_as_recorded() {
 #[test]
 fn principals_share_a_bucket_and_the_network_provider_has_its_own() {
     let (mut throttle, now) = (small(), Instant::now());
+    let gateway = "x-ms-failure-cause=\"gateway\";retry-after=\"3\";";
+    let no_writes = "retry-after=\"10\";x-ms-ratelimit-remaining-subscription-writes=\"0\";\
+                     x-ms-ratelimit-remaining-subscription-global-writes=\"2\";";
+    // The network provider counts deletes as writes.
+    let no_deletes = "retry-after=\"10\";x-ms-ratelimit-remaining-subscription-deletes=\"199\";\
+                      x-ms-ratelimit-remaining-subscription-global-deletes=\"399\";";
     for (principal, kind, network, want) in [
         ("a", Kind::Read, false, Ok((2, 5))),
         ("a", Kind::Read, false, Ok((1, 4))),
         ("a", Kind::Read, false, Ok((0, 3))),
-        (
-            "a",
-            Kind::Read,
-            false,
-            Err("x-ms-failure-cause=\"gateway\";retry-after=\"3\";"),
-        ),
+        ("a", Kind::Read, false, Err(gateway)),
         ("b", Kind::Read, false, Ok((2, 2))),
         ("b", Kind::Read, false, Ok((1, 1))),
         ("b", Kind::Read, false, Ok((0, 0))),
-        (
-            "c",
-            Kind::Read,
-            false,
-            Err("x-ms-failure-cause=\"gateway\";retry-after=\"3\";"),
-        ),
+        ("c", Kind::Read, false, Err(gateway)),
         ("a", Kind::Write, true, Ok((1, 3))),
-        (
-            "a",
-            Kind::Write,
-            true,
-            Err("retry-after=\"10\";x-ms-ratelimit-remaining-subscription-writes=\"0\";\
-                 x-ms-ratelimit-remaining-subscription-global-writes=\"2\";"),
-        ),
-        // The network provider counts deletes as writes.
-        (
-            "a",
-            Kind::Delete,
-            true,
-            Err(
-                "retry-after=\"10\";x-ms-ratelimit-remaining-subscription-deletes=\"199\";\
-                 x-ms-ratelimit-remaining-subscription-global-deletes=\"399\";",
-            ),
-        ),
+        ("a", Kind::Write, true, Err(no_writes)),
+        ("a", Kind::Delete, true, Err(no_deletes)),
         ("d", Kind::Write, true, Ok((1, 1))),
     ] {
         let seen = summary(throttle.take("s", principal, kind, network, now));
