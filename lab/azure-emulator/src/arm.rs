@@ -92,19 +92,14 @@ impl Arm<'_> {
     /// Shows a version of the resource with this id, or of the child with it.
     fn show(&self, request: &ArmRequest<'_>, id: &ResourceId, resource: &Resource) -> ArmResult {
         let deviations = &self.settings.deviations;
+        let show_none = self.settings.shows_none();
         let (mut shown, kind, etag) = match child_of(resource, id) {
-            None => (
-                self.store.show(resource, self.settings.shows_none()),
-                None,
-                resource.etag,
-            ),
+            None => (self.store.show(resource, show_none), None, resource.etag),
             Some((kind, name)) => {
-                let list = resource::children(&resource.document, kind);
-                let Some(position) = resource::position(list, name) else {
+                let Some(child) = resource::child(&resource.document, kind, name) else {
                     return Err(child_not_found(resource, kind, name));
                 };
-                let child = &list[position];
-                let shown = self.store.show_child(resource, kind, child, self.settings.shows_none());
+                let shown = self.store.show_child(resource, kind, child, show_none);
                 (shown, Some(kind), deviations.etag(resource, kind, Some(child)))
             }
         };
@@ -180,7 +175,7 @@ impl Arm<'_> {
                 .operation_end
                 .or_else(|| self.settings.deviations.operation_end());
         }
-        let AcceptedWrite { created, operation } = self.store.write(id, document, "Put", about, &options);
+        let AcceptedWrite { created, operation } = self.store.write(id, document, about, &options);
         let shown = self.show(request, about, self.resource(about)?)?;
         let status = if created { StatusCode::CREATED } else { StatusCode::OK };
         let url = self.operation_url(request, operation, version, false);
@@ -231,18 +226,18 @@ impl Arm<'_> {
         let Ok(resource) = self.resource(id) else {
             return Ok(no_content());
         };
-        let (removal, top) = match child_of(resource, id) {
+        let top = resource.id.clone();
+        let removal = match child_of(resource, id) {
             None => {
-                network::check_deletable(self.store, &resource.id)?;
-                (Removal::Itself, resource.id.clone())
+                network::check_deletable(self.store, &top)?;
+                Removal::Itself
             }
             Some((kind, name)) => {
-                let list = resource::children(&resource.document, kind);
-                if resource::position(list, name).is_none() {
+                if resource::child(&resource.document, kind, name).is_none() {
                     return Ok(no_content());
                 }
                 load_balancer::check_deletable(resource, kind, name)?;
-                (Removal::Child(kind, name.to_owned()), resource.id.clone())
+                Removal::Child(kind, name.to_owned())
             }
         };
         etag::check(request.headers, Some(resource.etag), &id.to_string())?;

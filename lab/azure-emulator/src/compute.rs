@@ -3,16 +3,13 @@
 use serde_json::{Value, json};
 
 use super::id::{ResourceId, same_name};
-use super::resource::Resource;
+use super::resource::{self, Resource};
+
+const MACHINES: &str = "virtualMachines";
 
 /// Adds the instance view where `$expand` requests it, and removes it otherwise.
 pub(super) fn expand(shown: &mut Value, id: &ResourceId, expand: Option<&str>) {
-    if !same_name(&id.namespace, "Microsoft.Compute")
-        || !id
-            .segments
-            .last()
-            .is_some_and(|(kind, _)| same_name(kind, "virtualMachines"))
-    {
+    if !same_name(&id.namespace, "Microsoft.Compute") || !id.is_a(MACHINES) {
         return;
     }
     let is_requested = expand.is_some_and(|expand| same_name(expand, "instanceView"));
@@ -28,18 +25,10 @@ pub(super) fn expand(shown: &mut Value, id: &ResourceId, expand: Option<&str>) {
 
 /// The view at `RESOURCE/word`, such as `instanceView`, where `word` is not a collection.
 pub(super) fn view(resource: &Resource, word: &str) -> Option<Value> {
-    let machine = resource
-        .id
-        .segments
-        .last()
-        .is_some_and(|(kind, _)| same_name(kind, "virtualMachines"));
-    if !(same_name(word, "instanceView") && machine) {
+    if !same_name(word, "instanceView") || !resource.id.is_a(MACHINES) {
         return None;
     }
-    let kept = resource
-        .document
-        .get("properties")
-        .and_then(|properties| properties.get("instanceView"));
+    let kept = resource::property(&resource.document, "instanceView");
     Some(kept.cloned().unwrap_or_else(running))
 }
 
@@ -56,12 +45,7 @@ pub(super) fn providers(subscription: &str, namespace: Option<&str>) -> Value {
     const TYPES: [(&str, &[&str]); 2] = [
         (
             "Microsoft.Compute",
-            &[
-                "virtualMachines",
-                "virtualMachineScaleSets",
-                "availabilitySets",
-                "disks",
-            ],
+            &[MACHINES, "virtualMachineScaleSets", "availabilitySets", "disks"],
         ),
         (
             "Microsoft.Network",

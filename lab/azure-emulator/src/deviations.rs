@@ -79,9 +79,7 @@ impl Deviations {
         if kind == POOLS && self.has(Deviation::IfMatchIgnored) {
             return Ok(());
         }
-        let list = resource::children(&resource.document, kind);
-        let child = resource::position(list, name).map(|position| &list[position]);
-        let current = self.etag(resource, kind, child);
+        let current = self.etag(resource, kind, resource::child(&resource.document, kind, name));
         etag::check(headers, Some(current), &resource.child_id(kind, name))
     }
 
@@ -121,9 +119,7 @@ impl Deviations {
     }
 
     fn show_etag(&self, resource: &Resource, shown: &mut Value) {
-        let list = resource::children(&resource.document, POOLS);
-        let position = resource::name_of(shown).and_then(|name| resource::position(list, name));
-        let stored = position.map(|position| &list[position]);
+        let stored = resource::name_of(shown).and_then(|name| resource::child(&resource.document, POOLS, name));
         shown["etag"] = self.etag(resource, POOLS, stored).to_string().into();
     }
 }

@@ -37,9 +37,24 @@ impl ErrorResponse {
         }
     }
 
-    /// The error for content that a client of the control API sent.
+    pub(super) fn bad_request(code: &str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    pub(super) fn missing_version() -> Self {
+        let message = "The api-version query parameter (?api-version=) is required for all requests.";
+        Self::bad_request("MissingApiVersionParameter", message)
+    }
+
+    /// The error for content that cannot be used.
     pub(super) fn invalid_content(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message)
+        Self::bad_request("InvalidRequestContent", message)
+    }
+
+    /// The answer to a document with a wrong type. Guess: Azure uses the code for requests that it cannot parse; the
+    /// wording is the emulator's.
+    pub(super) fn malformed(code: &str, id: &str, what: &str) -> Self {
+        Self::bad_request("InvalidRequestFormat", "Cannot parse the request.").detail(code, format!("{id}: {what}."))
     }
 
     /// Writes `"details": []`, as the network provider does.

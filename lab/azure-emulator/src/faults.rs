@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use axum::http::header::{IF_MATCH, USER_AGENT};
 use axum::http::request::Parts;
 use regex::bytes::Regex;
@@ -225,12 +224,15 @@ impl RequestMatcher {
 }
 
 fn too_much(message: String) -> ErrorResponse {
-    ErrorResponse::new(StatusCode::BAD_REQUEST, "TooManyFaults", message)
+    ErrorResponse::bad_request("TooManyFaults", message)
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::StatusCode;
+
     use super::*;
+    use crate::tests::rows;
 
     const POOL: &str =
         "/subscriptions/s/resourceGroups/G/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/p";
@@ -279,27 +281,17 @@ mod tests {
 
     #[test]
     fn skip_and_times_apply_in_order() {
-        let cut = |times: Value, skip: Value| json!({"times": times, "skip": skip, "action": {"cut": "before"}});
-        let null = Value::Null;
         for (rules, want) in [
-            (vec![cut(json!(2), null.clone())], [1, 1, 0, 0, 0]),
-            (vec![cut(json!(1), json!(2))], [0, 0, 1, 0, 0]),
-            (vec![cut(null.clone(), json!(1))], [0, 1, 1, 1, 1]),
-            (
-                vec![cut(json!(1), null.clone()), cut(json!(2), null.clone())],
-                [1, 2, 2, 0, 0],
-            ),
-            // A request that the first rule lets through reaches the second.
-            (
-                vec![cut(json!(1), json!(1)), cut(json!(2), null.clone())],
-                [2, 1, 2, 0, 0],
-            ),
-            (
-                vec![cut(null.clone(), null.clone()), cut(json!(1), null.clone())],
-                [1, 1, 1, 1, 1],
-            ),
+            (&[(Some(2), None)][..], [1, 1, 0, 0, 0]),
+            (&[(Some(1), Some(2))], [0, 0, 1, 0, 0]),
+            (&[(None, Some(1))], [0, 1, 1, 1, 1]),
+            (&[(Some(1), None), (Some(2), None)], [1, 2, 2, 0, 0]),
+            (&[(Some(1), Some(1)), (Some(2), None)], [2, 1, 2, 0, 0]),
+            (&[(None, None), (Some(1), None)], [1, 1, 1, 1, 1]),
         ] {
-            let mut faults = faults(&rules);
+            let rule = |(times, skip): (Option<u64>, Option<u64>)| json!({"times": times, "skip": skip, "action": {"cut": "before"}});
+            let given: Vec<_> = rules.iter().copied().map(rule).collect();
+            let mut faults = faults(&given);
             assert_eq!(acting_rules(&mut faults, &[("PUT", "/", ""); 5]), want, "{rules:?}");
         }
     }
@@ -328,17 +320,15 @@ mod tests {
 
     #[test]
     fn invalid_rules_are_refused() {
-        let cut = json!({"cut": "before"});
-        for (given, what) in [
-            (json!({}), "missing field `action`"),
-            (
-                json!({"match": {"path": "("}, "action": cut}),
-                "a pattern must be a regular expression: unclosed group",
-            ),
-            (json!({"match": {"host": "x"}, "action": cut}), "unknown field `host`"),
-            (json!({"times": 0, "action": cut}), "expected a nonzero u64"),
-            (json!({"extra": 1, "action": cut}), "unknown field `extra`"),
-        ] {
+        let table = r#"
+{} → missing field `action`
+{"match": {"path": "("}, "action": {"cut": "before"}} → a pattern must be a regular expression: unclosed group
+{"match": {"host": "x"}, "action": {"cut": "before"}} → unknown field `host`
+{"times": 0, "action": {"cut": "before"}} → expected a nonzero u64
+{"extra": 1, "action": {"cut": "before"}} → unknown field `extra`
+"#;
+        for (given, what) in rows(table) {
+            let given = serde_json::from_str(given).unwrap();
             let error = FaultRules::default().add(given).unwrap_err();
             assert_eq!(error.status, StatusCode::BAD_REQUEST);
             assert!(error.message.contains(what), "{}", error.message);

@@ -56,7 +56,7 @@ pub(super) struct ResourceId {
     pub(super) subscription: String,
     pub(super) group: String,
     pub(super) namespace: String,
-    /// Types and names, outermost first; at least one.
+    /// Types and names, outermost first; none only for the parent of a collection that is the resource group.
     pub(super) segments: Vec<(String, String)>,
 }
 
@@ -86,13 +86,7 @@ pub(super) enum Target {
     },
     /// The resources of one type in a resource group or below another resource. For some types the last segment is not
     /// a type but a view, such as `instanceView`.
-    Collection {
-        subscription: String,
-        group: String,
-        namespace: String,
-        parents: Vec<(String, String)>,
-        kind: String,
-    },
+    Collection { parent: ResourceId, kind: String },
     /// A resource or a child of one.
     Resource(ResourceId),
 }
@@ -113,6 +107,11 @@ impl ResourceId {
             .chain(kinds)
             .collect::<Vec<_>>()
             .join("/")
+    }
+
+    /// Whether the innermost resource is of this type, such as `networkInterfaces`.
+    pub(super) fn is_a(&self, kind: &str) -> bool {
+        self.segments.last().is_some_and(|(own, _)| same_name(own, kind))
     }
 
     /// The name of the innermost resource.
@@ -155,87 +154,70 @@ impl Target {
     /// # Errors
     /// 404 for a path that ARM does not have.
     pub(super) fn parse(path: &str) -> Result<Self, ErrorResponse> {
-        let segments = path
+        let words = path
             .trim_matches('/')
             .split('/')
             .map(segment)
             .collect::<Option<Vec<_>>>()
-            .filter(|segments| segments.len() <= MAX_SEGMENTS)
+            .filter(|words| words.len() <= MAX_SEGMENTS)
             .ok_or_else(|| not_a_path(path))?;
-        let words: Vec<&str> = segments.iter().map(String::as_str).collect();
-        let [first, subscription, rest @ ..] = words.as_slice() else {
-            return Err(not_a_path(path));
-        };
-        if !same_name(first, "subscriptions") {
-            return Err(not_a_path(path));
-        }
-        let subscription = (*subscription).to_owned();
-        match rest {
-            [] => Ok(Self::Subscription(subscription)),
-            [groups] if same_name(groups, "resourceGroups") => Ok(Self::Groups(subscription)),
-            [providers] if same_name(providers, "providers") => Ok(Self::Providers {
-                subscription,
+        let lower: Vec<_> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+        let lower: Vec<_> = lower.iter().map(String::as_str).collect();
+        let subscription = || words[1].clone();
+        let group = || words[3].clone();
+        Ok(match lower[..] {
+            ["subscriptions", _] => Self::Subscription(subscription()),
+            ["subscriptions", _, "resourcegroups"] => Self::Groups(subscription()),
+            ["subscriptions", _, "providers"] => Self::Providers {
+                subscription: subscription(),
                 namespace: None,
-            }),
-            [providers, namespace] if same_name(providers, "providers") => Ok(Self::Providers {
-                subscription,
-                namespace: Some(spelled(namespace)),
-            }),
-            [providers, namespace, kind] if same_name(providers, "providers") => Ok(Self::All {
-                subscription,
-                namespace: spelled(namespace),
-                kind: spelled(kind),
-            }),
-            [providers, _, locations, _, operations, id]
-                if same_name(providers, "providers") && same_name(locations, "locations") =>
-            {
-                let results = same_name(operations, "operationResults");
-                if !results && !same_name(operations, "operations") {
-                    return Err(not_a_path(path));
-                }
-                Ok(Self::Operation {
-                    id: (*id).to_owned(),
-                    results,
-                })
-            }
-            [groups, group, rest @ ..] if same_name(groups, "resourceGroups") => {
-                let group = (*group).to_owned();
-                match rest {
-                    [] => Ok(Self::Group { subscription, group }),
-                    [resources] if same_name(resources, "resources") => {
-                        Ok(Self::GroupResources { subscription, group })
-                    }
-                    [providers, namespace, rest @ ..] if same_name(providers, "providers") && !rest.is_empty() => {
-                        Ok(Self::below(subscription, group, spelled(namespace), rest))
-                    }
-                    _ => Err(not_a_path(path)),
-                }
-            }
-            _ => Err(not_a_path(path)),
-        }
-    }
-
-    fn below(subscription: String, group: String, namespace: String, rest: &[&str]) -> Self {
-        let mut pairs = rest.chunks_exact(2);
-        let segments: Vec<_> = pairs
-            .by_ref()
-            .map(|pair| (spelled(pair[0]), pair[1].to_owned()))
-            .collect();
-        match pairs.remainder() {
-            [kind] => Self::Collection {
-                subscription,
-                group,
-                namespace,
-                parents: segments,
-                kind: spelled(kind),
             },
-            _ => Self::Resource(ResourceId {
-                subscription,
-                group,
-                namespace,
-                segments,
-            }),
-        }
+            ["subscriptions", _, "providers", _] => Self::Providers {
+                subscription: subscription(),
+                namespace: Some(spelled(&words[3])),
+            },
+            ["subscriptions", _, "providers", _, _] => Self::All {
+                subscription: subscription(),
+                namespace: spelled(&words[3]),
+                kind: spelled(&words[4]),
+            },
+            [
+                "subscriptions",
+                _,
+                "providers",
+                _,
+                "locations",
+                _,
+                word @ ("operations" | "operationresults"),
+                _,
+            ] => Self::Operation {
+                id: words[7].clone(),
+                results: word == "operationresults",
+            },
+            ["subscriptions", _, "resourcegroups", _] => Self::Group {
+                subscription: subscription(),
+                group: group(),
+            },
+            ["subscriptions", _, "resourcegroups", _, "resources"] => Self::GroupResources {
+                subscription: subscription(),
+                group: group(),
+            },
+            ["subscriptions", _, "resourcegroups", _, "providers", _, _, ..] => {
+                let pairs = words[6..].chunks_exact(2);
+                let kind = pairs.remainder().first().map(|kind| spelled(kind));
+                let id = ResourceId {
+                    subscription: subscription(),
+                    group: group(),
+                    namespace: spelled(&words[5]),
+                    segments: pairs.map(|pair| (spelled(&pair[0]), pair[1].clone())).collect(),
+                };
+                match kind {
+                    Some(kind) => Self::Collection { parent: id, kind },
+                    None => Self::Resource(id),
+                }
+            }
+            _ => return Err(not_a_path(path)),
+        })
     }
 }
 

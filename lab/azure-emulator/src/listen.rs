@@ -262,11 +262,9 @@ async fn buffer_request(request: Request<Body>) -> Result<Request<Bytes>, ErrorR
             "RequestContentTooLarge",
             format!("The request content size exceeds the maximum size of '{MAX_BODY_BYTES}' bytes."),
         )),
-        Ok(Err(BodyError::Incomplete(_))) => Err(ErrorResponse::new(
-            StatusCode::BAD_REQUEST,
-            "InvalidRequestContent",
-            "The request content could not be read.",
-        )),
+        Ok(Err(BodyError::Incomplete(_))) => {
+            Err(ErrorResponse::invalid_content("The request content could not be read."))
+        }
         Err(_) => Err(ErrorResponse::new(
             StatusCode::REQUEST_TIMEOUT,
             "RequestTimeout",

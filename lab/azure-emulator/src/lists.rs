@@ -19,9 +19,8 @@ use super::store::Group;
 /// The error that ARM answers.
 pub(super) fn respond(arm: &mut Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
     let (namespace, kind) = match target {
-        Target::All { namespace, kind, .. } | Target::Collection { namespace, kind, .. } => {
-            (namespace.as_str(), kind.as_str())
-        }
+        Target::All { namespace, kind, .. } => (namespace.as_str(), kind.as_str()),
+        Target::Collection { parent, kind } => (parent.namespace.as_str(), kind.as_str()),
         _ => ("Microsoft.Resources", "resourceGroups"),
     };
     request.version(namespace, kind)?;
@@ -60,7 +59,7 @@ fn get(arm: &Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
                 .groups
                 .iter()
                 .filter(|(_, group)| same_name(&group.subscription, subscription));
-            let shown = groups.map(|(key, group)| (key.clone(), show_group(group)));
+            let shown = groups.map(|(key, group)| (key.clone(), ListItem::Value(show_group(group))));
             page(arm, request, shown)
         }
         Target::Group { subscription, group } => {
@@ -79,7 +78,7 @@ fn get(arm: &Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
             let shown = all.map(|resource| {
                 let mut shown = resource.show_without_children();
                 shown.remove("properties");
-                (resource.id.key(), Value::Object(shown))
+                (resource.id.key(), ListItem::Value(shown.into()))
             });
             page(arm, request, shown)
         }
@@ -105,28 +104,11 @@ fn get(arm: &Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
                 .store
                 .below(&prefix)
                 .filter(|resource| same_name(&resource.id.kind(), &full_kind));
-            let show_none = arm.settings.shows_none();
-            page(
-                arm,
-                request,
-                all.map(|resource| (resource.id.key(), ListItem::Resource(resource, show_none))),
-            )
+            page(arm, request, all.map(ListItem::with_key))
         }
-        Target::Collection {
-            subscription,
-            group,
-            namespace,
-            parents,
-            kind,
-        } => {
-            arm.group(subscription, group)?;
-            let id = |segments| ResourceId {
-                subscription: subscription.clone(),
-                group: group.clone(),
-                namespace: namespace.clone(),
-                segments,
-            };
-            collection(arm, request, &id(parents.clone()), kind)
+        Target::Collection { parent, kind } => {
+            arm.group_of(parent)?;
+            collection(arm, request, parent, kind)
         }
         Target::Operation { .. } | Target::Resource(_) => Err(not_allowed(request.method)),
     }
@@ -134,7 +116,6 @@ fn get(arm: &Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
 
 /// The resources of a kind below `parent`, which is a resource or, without segments, a resource group.
 fn collection(arm: &Arm<'_>, request: &ArmRequest<'_>, parent: &ResourceId, kind: &str) -> ArmResult {
-    let show_none = arm.settings.shows_none();
     if let Some(list) = arm.authorization.list(parent, kind) {
         return Ok(list);
     }
@@ -146,12 +127,7 @@ fn collection(arm: &Arm<'_>, request: &ArmRequest<'_>, parent: &ResourceId, kind
             .find(|known| same_name(known, kind))
         {
             let list = resource::children(&resource.document, kind).iter().enumerate();
-            let keys = list.map(|(number, child)| {
-                (
-                    format!("{number:08}"),
-                    ListItem::Child(resource, kind, child, show_none),
-                )
-            });
+            let keys = list.map(|(number, child)| (format!("{number:08}"), ListItem::Child(resource, kind, child)));
             return page(arm, request, keys);
         }
         if let Some(view) = super::compute::view(resource, kind) {
@@ -162,57 +138,50 @@ fn collection(arm: &Arm<'_>, request: &ArmRequest<'_>, parent: &ResourceId, kind
     let depth = parent.segments.len();
     let any_depth =
         same_name(kind, "networkInterfaces") && same_name(&parent.kind(), "Microsoft.Compute/virtualMachineScaleSets");
-    let is_listed = |resource: &&Resource| {
-        let segments = &resource.id.segments;
-        let last = segments.last().is_some_and(|(found, _)| same_name(found, kind));
-        last && (segments.len() == depth + 1 || any_depth)
-    };
+    let is_listed =
+        |resource: &&Resource| resource.id.is_a(kind) && (resource.id.segments.len() == depth + 1 || any_depth);
     let all = arm.store.below(&prefix).filter(is_listed);
-    page(
-        arm,
-        request,
-        all.map(|resource| (resource.id.key(), ListItem::Resource(resource, show_none))),
-    )
+    page(arm, request, all.map(ListItem::with_key))
 }
 
 /// An item of a list. It is made into JSON only if it is on the page.
 enum ListItem<'a> {
-    Resource(&'a Resource, bool),
-    Child(&'a Resource, &'static str, &'a Value, bool),
+    Resource(&'a Resource),
+    Child(&'a Resource, &'static str, &'a Value),
     Value(Value),
 }
 
-impl From<Value> for ListItem<'_> {
-    fn from(value: Value) -> Self {
-        Self::Value(value)
+impl<'a> ListItem<'a> {
+    fn with_key(resource: &'a Resource) -> (String, Self) {
+        (resource.id.key(), Self::Resource(resource))
     }
 }
 
 /// A page of a list in the order of its keys. The token of the next page is the last key of this one.
-fn page<'a, S: Into<ListItem<'a>>>(
+fn page<'a>(
     arm: &'a Arm<'_>,
     request: &ArmRequest<'_>,
-    items: impl Iterator<Item = (String, S)>,
+    items: impl Iterator<Item = (String, ListItem<'a>)>,
 ) -> ArmResult {
     let after = request
         .parameter("$skiptoken")
         .map(|token| parse_skip_token(&token))
         .transpose()?;
-    let size = arm.settings.page_size;
+    let (size, show_none) = (arm.settings.page_size, arm.settings.shows_none());
     let mut rest = items
         .filter(|(key, _)| after.as_ref().is_none_or(|after| key > after))
         .peekable();
     let mut value = Vec::new();
     let mut last = None;
     while let Some((key, item)) = rest.next_if(|_| value.len() < size) {
-        value.push(match item.into() {
-            ListItem::Resource(resource, show_none) => {
+        value.push(match item {
+            ListItem::Resource(resource) => {
                 let resource = arm.store.seen(resource, request.now.mono, arm.settings.read_lag);
                 let mut shown = arm.store.show(resource, show_none);
                 super::compute::expand(&mut shown, &resource.id, request.parameter("$expand").as_deref());
                 shown
             }
-            ListItem::Child(resource, kind, child, show_none) => arm.store.show_child(resource, kind, child, show_none),
+            ListItem::Child(resource, kind, child) => arm.store.show_child(resource, kind, child, show_none),
             ListItem::Value(value) => value,
         });
         last = Some(key);
@@ -242,7 +211,7 @@ fn parse_skip_token(token: &str) -> Result<String, ErrorResponse> {
         .filter(|key| !key.is_empty());
     key.ok_or_else(|| {
         let message = "The provided skip token is not one that a nextLink had.";
-        ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidSkipToken", message)
+        ErrorResponse::bad_request("InvalidSkipToken", message)
     })
 }
 

@@ -1,8 +1,7 @@
 //! Load balancers: references between their children, the checks of a write, and the fields that Azure derives.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::ErrorResponse;
@@ -60,7 +59,7 @@ impl References {
 fn referred(child: &Value) -> Vec<(&'static str, &str)> {
     let mut found = Vec::new();
     for (field, target) in REFERENCES {
-        let Some(value) = child.get("properties").and_then(|properties| properties.get(field)) else {
+        let Some(value) = child["properties"].get(field) else {
             continue;
         };
         let one = std::slice::from_ref(value);
@@ -78,25 +77,17 @@ fn referred(child: &Value) -> Vec<(&'static str, &str)> {
 /// # Errors
 /// 400 for a reference to a missing child. Guess: the wording and, for rules and probes, the check itself.
 pub(super) fn check(load_balancer: &ResourceId, document: &Object) -> Result<(), ErrorResponse> {
-    let names = |kind: &str| -> BTreeSet<String> {
-        let children = resource::children(document, kind).iter();
-        children.filter_map(resource::name_of).map(str::to_lowercase).collect()
+    let is_inside = |id: &ResourceId, kind: &str| {
+        let is_child = id.segments.len() == 2 && id.ancestor(1).key() == load_balancer.key() && id.is_a(kind);
+        is_child && resource::child(document, kind, id.name()).is_some()
     };
     for kind in REFERRING {
         for child in resource::children(document, kind) {
-            let from = format!(
-                "{load_balancer}/{kind}/{}",
-                resource::name_of(child).unwrap_or_default()
-            );
+            let name = resource::name_of(child).unwrap_or_default();
+            let from = format!("{load_balancer}/{kind}/{name}");
             for (target, to) in referred(child) {
-                let inside = ResourceId::parse(to).filter(|id| {
-                    id.segments.len() == 2
-                        && id.ancestor(1).key() == load_balancer.key()
-                        && id.segments.last().is_some_and(|(kind, _)| same_name(kind, target))
-                });
-                if !inside.is_some_and(|id| names(target).contains(&id.name().to_lowercase())) {
-                    return Err(ErrorResponse::new(
-                        StatusCode::BAD_REQUEST,
+                if !ResourceId::parse(to).is_some_and(|id| is_inside(&id, target)) {
+                    return Err(ErrorResponse::bad_request(
                         "InvalidResourceReference",
                         format!(
                             "Resource {to} referenced by resource {from} was not found. Please make sure that the \
@@ -174,7 +165,7 @@ pub(super) fn check_deletable(load_balancer: &Resource, kind: &'static str, name
     };
     let id = load_balancer.child_id(kind, name);
     let message = format!("Resource {id} is in use by {by} and cannot be deleted.");
-    Err(ErrorResponse::new(StatusCode::BAD_REQUEST, "InUseResourceCannotBeDeleted", message).without_details())
+    Err(ErrorResponse::bad_request("InUseResourceCannotBeDeleted", message).without_details())
 }
 
 /// Removes a child. Guess: rules that referred to a removed pool have no pool then.

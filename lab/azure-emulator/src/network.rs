@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::ErrorResponse;
@@ -12,6 +11,8 @@ use super::resource::{self, Object, Resource, properties_mut};
 use super::store::Store;
 
 const PUBLIC_ADDRESS: &str = "Microsoft.Network/publicIPAddresses";
+/// The children that have addresses: those of a load balancer and those of an interface.
+const CONFIGURATIONS: [&str; 2] = ["frontendIPConfigurations", "ipConfigurations"];
 /// Public addresses are from the ranges for benchmarks (RFC 2544, 131,070 addresses) and documentation (RFC 3849).
 const PUBLIC_V4: u32 = u32::from_be_bytes([198, 18, 0, 0]);
 const PUBLIC_V6: u128 = 0x2001_0db8_0000_0000_0000_0000_0000_0000;
@@ -34,7 +35,7 @@ pub(super) fn assign(
 ) -> Result<(), ErrorResponse> {
     let existing = store.find(id);
     if same_name(&id.kind(), PUBLIC_ADDRESS) {
-        let kept = existing.and_then(|resource| resource.document.get("properties")?.get("ipAddress").cloned());
+        let kept = existing.and_then(|resource| resource::property(&resource.document, "ipAddress").cloned());
         let location = document
             .get("location")
             .and_then(Value::as_str)
@@ -64,13 +65,12 @@ pub(super) fn assign(
             dns.insert("fqdn".into(), name.into());
         }
     }
-    for (kind, is_assigned) in [
-        ("frontendIPConfigurations", same_name(&id.kind(), load_balancer::KIND)),
-        ("ipConfigurations", super::nic_members::is_interface(id)),
-    ] {
-        if is_assigned {
-            assign_private(store, existing, kind, document)?;
-        }
+    let [of_load_balancer, of_interface] = CONFIGURATIONS;
+    if same_name(&id.kind(), load_balancer::KIND) {
+        assign_private(store, existing, of_load_balancer, document)?;
+    }
+    if super::nic_members::is_interface(id) {
+        assign_private(store, existing, of_interface, document)?;
     }
     Ok(())
 }
@@ -91,8 +91,7 @@ fn assign_private(
     let stated: Vec<_> = stated.map(str::to_owned).collect();
     for child in list.as_array_mut().into_iter().flatten() {
         let kept = existing.and_then(|resource| {
-            let list = resource::children(&resource.document, kind);
-            let before = &list[resource::position(list, resource::name_of(child)?)?];
+            let before = resource::child(&resource.document, kind, resource::name_of(child)?)?;
             before.pointer("/properties/privateIPAddress").cloned()
         });
         let Some(properties) = child.as_object_mut().and_then(properties_mut) else {
@@ -130,16 +129,9 @@ fn free(v6: bool, first_v4: u32, first_v6: u128, used: &[String]) -> Result<Stri
         }
     });
     let used: std::collections::HashSet<&str> = used.iter().map(String::as_str).collect();
-    let free = candidates
-        .into_iter()
-        .find(|candidate| !used.contains(candidate.as_str()));
-    free.ok_or_else(|| {
-        ErrorResponse::new(
-            StatusCode::BAD_REQUEST,
-            "NoAddressLeft",
-            "There is no IP address left to assign.",
-        )
-    })
+    let mut free = candidates.filter(|candidate| !used.contains(candidate.as_str()));
+    free.next()
+        .ok_or_else(|| ErrorResponse::bad_request("NoAddressLeft", "There is no IP address left to assign."))
 }
 
 fn public_in_use(store: &Store) -> Vec<String> {
@@ -148,10 +140,7 @@ fn public_in_use(store: &Store) -> Vec<String> {
         .filter(|resource| same_name(&resource.id.kind(), PUBLIC_ADDRESS));
     let text = |resource: &Resource| {
         Some(
-            resource
-                .document
-                .get("properties")?
-                .get("ipAddress")?
+            resource::property(&resource.document, "ipAddress")?
                 .as_str()?
                 .to_owned(),
         )
@@ -162,7 +151,7 @@ fn public_in_use(store: &Store) -> Vec<String> {
 fn private_in_use(store: &Store) -> Vec<String> {
     let mut used = Vec::new();
     for resource in store.all() {
-        for kind in ["frontendIPConfigurations", "ipConfigurations"] {
+        for kind in CONFIGURATIONS {
             let children = resource::children(&resource.document, kind).iter();
             let addresses = children.filter_map(|child| child.pointer("/properties/privateIPAddress")?.as_str());
             used.extend(addresses.map(str::to_owned));
@@ -184,17 +173,15 @@ pub(super) fn show(store: &Store, resource: &Resource, properties: &mut Object) 
 fn user(store: &Store, address: &ResourceId) -> Option<String> {
     let key = address.key();
     store.all().find_map(|resource| {
-        ["frontendIPConfigurations", "ipConfigurations"]
-            .into_iter()
-            .find_map(|kind| {
-                let list = resource::children(&resource.document, kind);
-                let uses = |child: &&Value| {
-                    let id = child.pointer("/properties/publicIPAddress/id").and_then(Value::as_str);
-                    id.is_some_and(|id| id.to_lowercase() == key)
-                };
-                let child = list.iter().find(uses)?;
-                Some(resource.child_id(kind, resource::name_of(child)?))
-            })
+        CONFIGURATIONS.into_iter().find_map(|kind| {
+            let list = resource::children(&resource.document, kind);
+            let uses = |child: &&Value| {
+                let id = child.pointer("/properties/publicIPAddress/id").and_then(Value::as_str);
+                id.is_some_and(|id| id.to_lowercase() == key)
+            };
+            let child = list.iter().find(uses)?;
+            Some(resource.child_id(kind, resource::name_of(child)?))
+        })
     })
 }
 
@@ -203,14 +190,11 @@ fn user(store: &Store, address: &ResourceId) -> Option<String> {
 /// # Errors
 /// 400 for a public address that is in use.
 pub(super) fn check_deletable(store: &Store, id: &ResourceId) -> Result<(), ErrorResponse> {
-    let Some(user) = Some(id)
-        .filter(|id| same_name(&id.kind(), PUBLIC_ADDRESS))
-        .and_then(|id| user(store, id))
-    else {
+    let is_address = same_name(&id.kind(), PUBLIC_ADDRESS);
+    let Some(user) = is_address.then(|| user(store, id)).flatten() else {
         return Ok(());
     };
-    Err(ErrorResponse::new(
-        StatusCode::BAD_REQUEST,
+    Err(ErrorResponse::bad_request(
         "PublicIPAddressCannotBeDeleted",
         format!(
             "Public IP address {id} can not be deleted since it is still allocated to resource {user}. In order to \

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::Value;
 
 use super::guids;
-use super::id::{ResourceId, same_name};
+use super::id::ResourceId;
 use super::resource::{self, Resource};
 
 /// An IP configuration that is in a pool.
@@ -70,9 +70,7 @@ impl NicMembers {
 
 /// Whether a resource is a network interface.
 pub(super) fn is_interface(id: &ResourceId) -> bool {
-    id.segments
-        .last()
-        .is_some_and(|(kind, _)| same_name(kind, "networkInterfaces"))
+    id.is_a("networkInterfaces")
 }
 
 /// The pools that the document of an interface lists.

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::error::ErrorResponse;
@@ -69,14 +68,10 @@ pub(super) fn normalize_document(
             if !names.insert(name.to_lowercase()) {
                 let message = format!("Resource {id} has two child resources {children}/{name}.");
                 // Guess: the wording.
-                return Err(
-                    ErrorResponse::new(StatusCode::BAD_REQUEST, "DuplicateResourceName", message).without_details(),
-                );
+                return Err(ErrorResponse::bad_request("DuplicateResourceName", message).without_details());
             }
-            let before = existing.and_then(|existing| {
-                let list = resource::children(&existing.document, children);
-                list[resource::position(list, &name)?].as_object()
-            });
+            let before =
+                existing.and_then(|existing| resource::child(&existing.document, children, &name)?.as_object());
             let owner = existing.map_or(id, |existing| &existing.id);
             let path = format!("{owner}/{children}/{name}");
             normalize_child(value, children, &path, before, members, source)?;
@@ -124,8 +119,7 @@ pub(super) fn check_name(name: &str) -> Result<(), ErrorResponse> {
         return Ok(());
     }
     let shown: String = name.chars().take(MAX_NAME_CHARS * 2).collect();
-    Err(ErrorResponse::new(
-        StatusCode::BAD_REQUEST,
+    Err(ErrorResponse::bad_request(
         "InvalidResourceName",
         format!(
             "Resource name {shown} is invalid. The name can be up to {MAX_NAME_CHARS} characters long. It must begin with a \
@@ -136,13 +130,7 @@ pub(super) fn check_name(name: &str) -> Result<(), ErrorResponse> {
     .without_details())
 }
 
-/// The answer to a document with a wrong type. Guess: Azure uses the code for requests that it cannot parse; the
-/// wording is the emulator's.
+/// The answer to a document with a wrong type.
 pub(super) fn malformed(id: &str, what: &str) -> ErrorResponse {
-    ErrorResponse::new(
-        StatusCode::BAD_REQUEST,
-        "InvalidRequestFormat",
-        "Cannot parse the request.",
-    )
-    .detail("InvalidResource", format!("{id}: {what}."))
+    ErrorResponse::malformed("InvalidResource", id, what)
 }

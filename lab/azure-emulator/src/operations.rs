@@ -79,9 +79,10 @@ pub(super) struct Operation {
     pub(super) status: Status,
     pub(super) planned_end: PlannedEnd,
     pub(super) removal: Option<Removal>,
-    location: String,
-    started: Timestamp,
-    expires: Instant,
+    pub(super) location: String,
+    pub(super) started: Timestamp,
+    /// When it ends, or would end if it did anything.
+    pub(super) due: Instant,
 }
 
 /// The operations in progress, and the latest that have ended.
@@ -94,51 +95,15 @@ pub(super) struct Operations {
     added: u64,
 }
 
-/// A write that is to be added.
-#[derive(Debug)]
-pub(super) struct NewOperation {
-    pub(super) id: Uuid,
-    pub(super) name: String,
-    pub(super) resource: ResourceId,
-    pub(super) location: String,
-    pub(super) planned_end: PlannedEnd,
-    pub(super) removal: Option<Removal>,
-    /// Whether it changes nothing, and so has succeeded already.
-    pub(super) is_noop: bool,
-}
-
 impl Operations {
-    /// Adds an operation that ends after `delay`.
-    pub(super) fn add(&mut self, new: NewOperation, started: Timestamp, now: Instant, delay: Duration) {
-        let due = now + delay;
-        let NewOperation {
-            id,
-            name,
-            resource,
-            location,
-            planned_end,
-            removal,
-            is_noop,
-        } = new;
-        if !is_noop {
-            self.due.insert((due, self.added), id);
+    /// Adds an operation, which is in progress or, if it changes nothing, has succeeded already.
+    pub(super) fn add(&mut self, operation: Operation) {
+        if operation.status == Status::InProgress {
+            self.due.insert((operation.due, self.added), operation.id);
         }
         self.added += 1;
-        let status = if is_noop { Status::Succeeded } else { Status::InProgress };
-        let expires = now + delay + STATUS_LIFETIME;
-        let operation = Operation {
-            id,
-            name,
-            resource,
-            status,
-            planned_end,
-            removal,
-            location,
-            started,
-            expires,
-        };
-        self.all.insert(id, operation);
-        self.order.push_back(id);
+        self.order.push_back(operation.id);
+        self.all.insert(operation.id, operation);
         self.remove_oldest();
     }
 
@@ -199,7 +164,10 @@ impl Operations {
             ErrorResponse::new(StatusCode::NOT_FOUND, "OperationNotFound", message)
         };
         let uuid = id.parse().map_err(|_| missing())?;
-        let found = self.all.get(&uuid).filter(|operation| now < operation.expires);
+        let found = self
+            .all
+            .get(&uuid)
+            .filter(|operation| now < operation.due + STATUS_LIFETIME);
         let operation = found.ok_or_else(missing)?;
         let version = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| same_name(key, "api-version"));
         let version = version.map_or_else(String::new, |(_, version)| version.into_owned());
@@ -307,16 +275,17 @@ mod tests {
 
     fn add(operations: &mut Operations, number: u128, is_noop: bool, now: Instant, delay: Duration) {
         let resource = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb";
-        let new = NewOperation {
+        operations.add(Operation {
             id: Uuid::from_u128(number),
             name: "PutLoadBalancerOperation".to_owned(),
             resource: ResourceId::parse(resource).unwrap(),
-            location: "eastus".to_owned(),
+            status: if is_noop { Status::Succeeded } else { Status::InProgress },
             planned_end: PlannedEnd::default(),
             removal: None,
-            is_noop,
-        };
-        operations.add(new, Timestamp::UNIX_EPOCH, now, delay);
+            location: "eastus".to_owned(),
+            started: Timestamp::UNIX_EPOCH,
+            due: now + delay,
+        });
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::ErrorResponse;
@@ -49,7 +48,7 @@ pub(super) fn normalize(
     members: Option<&BTreeMap<String, NicMember>>,
     source: PoolSource,
 ) -> Result<(), ErrorResponse> {
-    let kept = existing.map(addresses).unwrap_or_default();
+    let kept = existing.map_or(&[][..], |pool| resource::children(pool, ADDRESSES));
     let Some(properties) = properties_mut(pool) else {
         return Err(malformed(id, "properties is not an object"));
     };
@@ -76,11 +75,9 @@ pub(super) fn normalize(
         .collect();
     if source != PoolSource::Seed {
         let same = nic_members.keys().eq(names.iter());
-        let by_address = list.iter().any(|address| {
-            address
-                .get("properties")
-                .is_some_and(|properties| properties.get("ipAddress").is_some())
-        });
+        let by_address = list
+            .iter()
+            .any(|address| address["properties"].get("ipAddress").is_some());
         let by_interface = list.iter().any(|address| configuration(address).is_some());
         let is_refused = if nic_members.is_empty() {
             by_interface
@@ -95,18 +92,14 @@ pub(super) fn normalize(
             // Reported: pools that Azure synchronizes with a scale set refuse addresses.
             return Err(malformed(id, "a pool with syncMode Automatic takes no addresses"));
         }
+        // A seed may have a member without its interface; then only the pool has the configuration.
         for address in &mut list {
+            let from = name_of(address).and_then(|name| nic_members.get(&name.to_lowercase()));
             let Some(properties) = address.as_object_mut().and_then(properties_mut) else {
                 continue;
             };
             properties.remove(IP_CONFIGURATION);
-        }
-        // A seed may have a member without its interface; then only the pool has the configuration.
-        for address in &mut list {
-            let from = name_of(address)
-                .and_then(|name| nic_members.get(&name.to_lowercase()))
-                .cloned();
-            if let (Some(from), Some(properties)) = (from, address.as_object_mut().and_then(properties_mut)) {
+            if let Some(from) = from {
                 properties.insert(IP_CONFIGURATION.into(), json!({"id": from}));
             }
         }
@@ -119,33 +112,28 @@ pub(super) fn normalize(
 
 /// Normalizes one address and returns its name.
 fn normalize_address(address: &mut Value, pool: &str) -> Result<String, ErrorResponse> {
-    let Some(object) = address.as_object_mut() else {
-        return Err(malformed(pool, "an address is not an object"));
-    };
+    let wrong = |what: &str| malformed(pool, what);
+    let object = address
+        .as_object_mut()
+        .ok_or_else(|| wrong("an address is not an object"))?;
     resource::strip_read_only(object);
-    let Some(name) = object
+    let name = object
         .get("name")
         .and_then(Value::as_str)
-        .filter(|name| !name.is_empty())
-    else {
-        return Err(malformed(pool, "an address has no name"));
-    };
-    let name = name.to_owned();
+        .unwrap_or_default()
+        .to_owned();
+    if name.is_empty() {
+        return Err(wrong("an address has no name"));
+    }
     super::normalize::check_name(&name)?;
     let Some(properties) = properties_mut(object) else {
-        return Err(malformed(
-            pool,
-            &format!("the properties of address {name} are not an object"),
-        ));
+        return Err(wrong(&format!("the properties of address {name} are not an object")));
     };
     properties.remove("inboundNatRulesPortMapping");
     if let Some(ip) = properties.get("ipAddress") {
         let valid = ip.as_str().is_some_and(|ip| ip.parse::<std::net::IpAddr>().is_ok());
         if !valid && !ip.is_null() {
-            return Err(malformed(
-                pool,
-                &format!("the ipAddress of address {name} is not an IP address"),
-            ));
+            return Err(wrong(&format!("the ipAddress of address {name} is not an IP address")));
         }
     }
     match properties.get("adminState") {
@@ -153,17 +141,13 @@ fn normalize_address(address: &mut Value, pool: &str) -> Result<String, ErrorRes
         Some(Value::Null) => drop(properties.remove("adminState")),
         Some(Value::String(state)) => {
             let Some(known) = ADMIN_STATES.iter().find(|known| same_name(known, state)) else {
-                let message = format!("the adminState of address {name} is {state}, not None, Up or Down");
-                return Err(malformed(pool, &message));
+                return Err(wrong(&format!(
+                    "the adminState of address {name} is {state}, not None, Up or Down"
+                )));
             };
             properties.insert("adminState".into(), (*known).into());
         }
-        Some(_) => {
-            return Err(malformed(
-                pool,
-                &format!("the adminState of address {name} is not a string"),
-            ));
-        }
+        Some(_) => return Err(wrong(&format!("the adminState of address {name} is not a string"))),
     }
     Ok(name)
 }
@@ -175,29 +159,21 @@ pub(super) fn show(load_balancer: &Resource, pool: &str, object: &mut Object, vi
     let Some(properties) = properties_mut(object) else {
         return;
     };
-    let mut list = match properties.remove(ADDRESSES) {
-        Some(Value::Array(list)) => list,
-        _ => Vec::new(),
-    };
+    let list = properties.get_mut(ADDRESSES).and_then(Value::as_array_mut);
+    let mut list = list.map(std::mem::take).unwrap_or_default();
     let missing: Vec<Value> = nic_members(&list, members)
         .skip(list.iter().filter(|address| configuration(address).is_some()).count())
         .map(|(name, configuration)| json!({"name": name, "properties": {IP_CONFIGURATION: {"id": configuration}}}))
         .collect();
     list.extend(missing);
-    let configurations: Vec<Value> = list
-        .iter()
-        .filter_map(configuration)
-        .map(|id| json!({"id": id}))
-        .collect();
+    let configurations = list.iter().filter_map(configuration);
+    let configurations: Vec<Value> = configurations.map(|id| json!({"id": id})).collect();
     if !configurations.is_empty() {
         properties.insert("backendIPConfigurations".into(), configurations.into());
     }
     let kind = format!("{}/{POOLS}/{ADDRESSES}", load_balancer.id.kind());
-    let shown = list.into_iter().map(|address| {
-        let mut object = match address {
-            Value::Object(object) => object,
-            _ => Object::new(),
-        };
+    let shown = list.iter_mut().map(|address| {
+        let mut object = address.as_object_mut().map(std::mem::take).unwrap_or_default();
         let name = object.get("name").and_then(Value::as_str).unwrap_or_default();
         let id = format!("{id}/{ADDRESSES}/{name}");
         if let Some(properties) = properties_mut(&mut object)
@@ -245,11 +221,6 @@ pub(super) fn remove_departed(pool: &mut Object, interface: &str, members: Optio
     list.retain(|address| configuration(address).is_none_or(|id| !id.to_lowercase().starts_with(&prefix) || still(id)));
 }
 
-/// The addresses in the document of a pool.
-fn addresses(pool: &Object) -> &[Value] {
-    resource::children(pool, ADDRESSES)
-}
-
 /// The IP configuration of an address that comes from a network interface.
 fn configuration(address: &Value) -> Option<&str> {
     // Called for every address of a large pool: with `pointer` it would take a fifth of a GET.
@@ -257,8 +228,7 @@ fn configuration(address: &Value) -> Option<&str> {
 }
 
 fn membership_is_read_only(id: &str) -> ErrorResponse {
-    ErrorResponse::new(
-        StatusCode::BAD_REQUEST,
+    ErrorResponse::bad_request(
         "ModificationOfNICIpConfigBackendPoolNotSupported",
         format!(
             "Operation on backend pool {id} not allowed since it adds/modifies/deletes backend address pool members \
@@ -268,12 +238,6 @@ fn membership_is_read_only(id: &str) -> ErrorResponse {
     .without_details()
 }
 
-/// Guess: Azure uses the code for requests that it cannot parse; the wording is the emulator's.
 fn malformed(id: &str, what: &str) -> ErrorResponse {
-    ErrorResponse::new(
-        StatusCode::BAD_REQUEST,
-        "InvalidRequestFormat",
-        "Cannot parse the request.",
-    )
-    .detail("InvalidBackendAddressPool", format!("{id}: {what}."))
+    ErrorResponse::malformed("InvalidBackendAddressPool", id, what)
 }

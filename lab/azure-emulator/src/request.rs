@@ -101,19 +101,14 @@ impl ArmRequest<'_> {
     /// 400 if it is missing, too old, or not a date.
     pub(super) fn version(&self, namespace: &str, kind: &str) -> Result<String, ErrorResponse> {
         let Some(version) = self.parameter("api-version").filter(|version| !version.is_empty()) else {
-            return Err(ErrorResponse::new(
-                StatusCode::BAD_REQUEST,
-                "MissingApiVersionParameter",
-                "The api-version query parameter (?api-version=) is required for all requests.",
-            ));
+            return Err(ErrorResponse::missing_version());
         };
         let date = version.get(..10).unwrap_or_default();
         let is_date = date.parse::<jiff::civil::Date>().is_ok()
             && matches!(version.get(10..), Some("" | "-preview" | "-alpha" | "-beta"));
         if !is_date || same_name(namespace, "Microsoft.Network") && date < OLDEST_NETWORK_VERSION {
             let shown: String = version.chars().take(50).collect();
-            return Err(ErrorResponse::new(
-                StatusCode::BAD_REQUEST,
+            return Err(ErrorResponse::bad_request(
                 "NoRegisteredProviderFound",
                 format!(
                     "No registered resource provider found for API version '{shown}' for type '{kind}'. The supported \
@@ -131,7 +126,7 @@ impl ArmRequest<'_> {
     pub(super) fn object(&self) -> Result<Object, ErrorResponse> {
         let refused = |what: String| {
             let message = format!("The request content was invalid and could not be deserialized: '{what}'.");
-            ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message)
+            ErrorResponse::invalid_content(message)
         };
         match serde_json::from_slice(self.body) {
             Ok(Value::Object(object)) => Ok(object),

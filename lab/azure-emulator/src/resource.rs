@@ -85,17 +85,25 @@ pub(super) fn embedded(kind: &str) -> &'static [&'static str] {
 pub(super) fn owner(id: &ResourceId) -> Option<ResourceId> {
     let outer = id.segments.len().checked_sub(1).filter(|outer| *outer > 0)?;
     let owner = id.ancestor(outer);
-    let (kind, _) = id.segments.last()?;
-    embedded(&owner.kind())
-        .iter()
-        .any(|known| same_name(known, kind))
-        .then_some(owner)
+    let kinds = embedded(&owner.kind());
+    kinds.iter().any(|kind| id.is_a(kind)).then_some(owner)
+}
+
+/// A field of a document's properties.
+pub(super) fn property<'a>(document: &'a Object, name: &str) -> Option<&'a Value> {
+    document.get("properties")?.get(name)
 }
 
 /// The children of one kind in a document; empty if the document has no such list.
 pub(super) fn children<'a>(document: &'a Object, kind: &str) -> &'a [Value] {
-    let list = document.get("properties").and_then(|properties| properties.get(kind));
-    list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    let list = property(document, kind).and_then(Value::as_array);
+    list.map_or(&[], Vec::as_slice)
+}
+
+/// The child of one kind with this name.
+pub(super) fn child<'a>(document: &'a Object, kind: &str, name: &str) -> Option<&'a Value> {
+    let list = children(document, kind);
+    Some(&list[position(list, name)?])
 }
 
 /// Mutable access to the children of one kind; makes the list if there is none.

@@ -204,119 +204,60 @@ pub(super) fn checked_path(path: String) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::rows;
 
-    fn read(value: Value) -> Result<Action, String> {
-        serde_json::from_value(value).map_err(|error| error.to_string())
+    fn read(text: &str) -> Result<Action, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
     #[test]
     fn actions_are_parsed() {
-        let boom = json!({"code": "Boom", "message": "It went.", "target": "x"});
-        let failed = json!({"code": "InternalServerError", "message": "An error occurred.", "details": []});
-        for (given, want) in [
-            (json!({"cut": "before"}), "Cut(Before)".to_owned()),
-            (json!({"cut": "after", "answer": null}), "Cut(After)".to_owned()),
-            (json!({"stall": "5s"}), "Stall { wait: 5s, when: Before }".to_owned()),
-            (
-                json!({"stall": "5ms", "when": "after"}),
-                "Stall { wait: 5ms, when: After }".to_owned(),
-            ),
-            (
-                json!({"operation": "fail", "error": boom}),
-                format!(
-                    "{:?}",
-                    Action::Operation {
-                        end: OperationEnd::Failed(boom.clone()),
-                        effect: Effect::Kept
-                    }
-                ),
-            ),
-            (
-                json!({"operation": "fail", "effect": "lost"}),
-                format!(
-                    "{:?}",
-                    Action::Operation {
-                        end: OperationEnd::Failed(failed),
-                        effect: Effect::Lost
-                    }
-                ),
-            ),
-            (
-                json!({"operation": "succeed", "effect": "lost"}),
-                "Operation { end: Succeeded, effect: Lost }".to_owned(),
-            ),
-            (
-                json!({"write": {"path": "/a", "body": {"x": 1}}}),
-                r#"Write(ConcurrentWrite { path: Some("/a"), change: Put(Object {"x": Number(1)}) })"#.to_owned(),
-            ),
-            (
-                json!({"write": {"method": "DELETE"}}),
-                "Write(ConcurrentWrite { path: None, change: Delete })".to_owned(),
-            ),
-            (
-                json!({"write": {"merge": {"tags": null}}}),
-                r#"Write(ConcurrentWrite { path: None, change: Merge(Object {"tags": Null}) })"#.to_owned(),
-            ),
-        ] {
-            assert_eq!(format!("{:?}", read(given.clone()).unwrap()), want, "{given}");
+        let table = r#"
+{"cut": "before"} → Cut(Before)
+{"cut": "after", "answer": null} → Cut(After)
+{"stall": "5s"} → Stall { wait: 5s, when: Before }
+{"stall": "5ms", "when": "after"} → Stall { wait: 5ms, when: After }
+{"operation": "fail", "error": {"code": "C", "message": "m", "target": "x"}} → Operation { end: Failed(Object {"code": String("C"), "message": String("m"), "target": String("x")}), effect: Kept }
+{"operation": "fail", "effect": "lost"} → Operation { end: Failed(Object {"code": String("InternalServerError"), "details": Array [], "message": String("An error occurred.")}), effect: Lost }
+{"operation": "succeed", "effect": "lost"} → Operation { end: Succeeded, effect: Lost }
+{"write": {"path": "/a", "body": {"x": 1}}} → Write(ConcurrentWrite { path: Some("/a"), change: Put(Object {"x": Number(1)}) })
+{"write": {"method": "DELETE"}} → Write(ConcurrentWrite { path: None, change: Delete })
+{"write": {"merge": {"tags": null}}} → Write(ConcurrentWrite { path: None, change: Merge(Object {"tags": Null}) })
+"#;
+        for (given, want) in rows(table) {
+            assert_eq!(format!("{:?}", read(given).unwrap()), want, "{given}");
         }
     }
 
     #[test]
     fn invalid_actions_are_refused() {
-        for (given, want) in [
-            (json!({}), "exactly one of"),
-            (json!({"cut": "before", "stall": "1s"}), "exactly one of"),
-            (json!({"cut": "between"}), "expected `before` or `after`"),
-            (json!({"cut": "after", "when": "after"}), "exactly one of"),
-            (json!({"stall": "5"}), "is not a duration"),
-            (json!({"stall": "11m"}), "from 1ms to 10m"),
-            (
-                json!({"operation": "fail", "error": {"code": 1}}),
-                "an object with at least a code",
-            ),
-            (json!({"operation": "succeed"}), "give another effect"),
-            (
-                json!({"operation": "stop"}),
-                "expected one of `fail`, `cancel`, `succeed`",
-            ),
-            (json!({"answer": {}}), "a status from 200 to 599"),
-            (json!({"answer": {"status": 99}}), "a status from 200 to 599"),
-            (
-                json!({"answer": {"code": "Drain"}}),
-                "expected one of `SubscriptionRequestsThrottled`,",
-            ),
-            (
-                json!({"answer": {"code": "PreconditionFailed", "status": 200}}),
-                "a status that is no error",
-            ),
-            (
-                json!({"answer": {"status": 400, "body": 1, "text": ""}}),
-                "at most one of code, body, text",
-            ),
-            (json!({"answer": {"status": 204, "body": 1}}), "comes without a body"),
-            (json!({"answer": {"status": 400, "resource": "/x"}}), "has a resource"),
-            (
-                json!({"answer": {"status": 400, "headers": {"Content-Length": "1"}}}),
-                "is not a header",
-            ),
-            (
-                json!({"answer": {"status": 400, "headers": {"a": "1\n2"}}}),
-                "is not a header",
-            ),
-            (
-                json!({"answer": {"status": 400, "retryAfter": 1, "headers": {"retry-after": "2"}}}),
-                "has Retry-After twice",
-            ),
-            (
-                json!({"write": {}}),
-                "one of method PUT with body, method DELETE, merge",
-            ),
-            (json!({"write": {"method": "DELETE", "body": {}}}), "one of method PUT"),
-            (json!({"write": {"method": "POST"}}), "expected `PUT` or `DELETE`"),
-            (json!({"write": {"path": "/a?b", "merge": {}}}), "a path begins with /"),
-        ] {
-            let mistake = read(given.clone()).unwrap_err();
+        let table = r#"
+{} → exactly one of
+{"cut": "before", "stall": "1s"} → exactly one of
+{"cut": "between"} → expected `before` or `after`
+{"cut": "after", "when": "after"} → exactly one of
+{"stall": "5"} → is not a duration
+{"stall": "11m"} → from 1ms to 10m
+{"operation": "fail", "error": {"code": 1}} → an object with at least a code
+{"operation": "succeed"} → give another effect
+{"operation": "stop"} → expected one of `fail`, `cancel`, `succeed`
+{"answer": {}} → a status from 200 to 599
+{"answer": {"status": 99}} → a status from 200 to 599
+{"answer": {"code": "Drain"}} → expected one of `SubscriptionRequestsThrottled`,
+{"answer": {"code": "PreconditionFailed", "status": 200}} → a status that is no error
+{"answer": {"status": 400, "body": 1, "text": ""}} → at most one of code, body, text
+{"answer": {"status": 204, "body": 1}} → comes without a body
+{"answer": {"status": 400, "resource": "/x"}} → has a resource
+{"answer": {"status": 400, "headers": {"Content-Length": "1"}}} → is not a header
+{"answer": {"status": 400, "headers": {"a": "1\n2"}}} → is not a header
+{"answer": {"status": 400, "retryAfter": 1, "headers": {"retry-after": "2"}}} → has Retry-After twice
+{"write": {}} → one of method PUT with body, method DELETE, merge
+{"write": {"method": "DELETE", "body": {}}} → one of method PUT
+{"write": {"method": "POST"}} → expected `PUT` or `DELETE`
+{"write": {"path": "/a?b", "merge": {}}} → a path begins with /
+"#;
+        for (given, want) in rows(table) {
+            let mistake = read(given).unwrap_err();
             assert!(mistake.contains(want), "{given}: {mistake}");
         }
     }

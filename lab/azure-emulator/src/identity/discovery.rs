@@ -35,8 +35,7 @@ pub(super) fn endpoints(request: &Request<Bytes>, base: &str) -> Response<Bytes>
     }
     let query = Parameters::from_query(request);
     let Some(version) = query.get("api-version") else {
-        let message = "The api-version query parameter (?api-version=) is required for all requests.";
-        return ErrorResponse::new(StatusCode::BAD_REQUEST, "MissingApiVersionParameter", message).response();
+        return ErrorResponse::missing_version().response();
     };
     // Versions are dates; their text sorts in the same order.
     let body = match version {

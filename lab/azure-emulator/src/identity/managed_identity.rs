@@ -3,12 +3,12 @@
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::query::{Parameters, has_metadata_header};
 use super::super::request::JsonResponse;
-use super::Identity;
 use super::account::IdentitySelector;
+use super::{Identity, Issued};
 
 /// The required value of `X-IDENTITY-HEADER`.
 const IDENTITY_HEADER: &str = "emulator";
@@ -33,22 +33,34 @@ impl Identity {
         let Some(resource) = query.get("resource") else {
             return bad_request("invalid_request", "Required query variable 'resource' is missing");
         };
-        let account = match self.settings.managed_identity(&selector(&query)) {
-            Ok(account) => account,
-            Err(why) => return bad_request("invalid_request", why),
-        };
+        match self.managed_token(&query, resource, now) {
+            Ok((mut body, issued)) => {
+                body["expires_in"] = issued.expires_in().to_string().into();
+                body["ext_expires_in"] = issued.expires_in().to_string().into();
+                JsonResponse::new(StatusCode::OK, body).response()
+            }
+            Err(why) => bad_request("invalid_request", why),
+        }
+    }
+
+    /// The answer that both services give, with the token in it.
+    fn managed_token(
+        &self,
+        query: &Parameters,
+        resource: &str,
+        now: Timestamp,
+    ) -> Result<(Value, Issued), &'static str> {
+        let account = self.settings.managed_identity(&selector(query))?;
         let issued = self.issue(&account, resource, now);
         let body = json!({
             "access_token": issued.token,
             "client_id": account.client,
-            "expires_in": issued.expires_in().to_string(),
             "expires_on": issued.until.to_string(),
-            "ext_expires_in": issued.expires_in().to_string(),
             "not_before": issued.from.to_string(),
             "resource": resource,
             "token_type": "Bearer",
         });
-        JsonResponse::new(StatusCode::OK, body).response()
+        Ok((body, issued))
     }
 
     /// `GET /msi/token`, which `IDENTITY_ENDPOINT` names.
@@ -74,20 +86,10 @@ impl Identity {
         let Some(resource) = query.get("resource") else {
             return bad_request("The resource is missing");
         };
-        let account = match self.settings.managed_identity(&selector(&query)) {
-            Ok(account) => account,
-            Err(why) => return bad_request(why),
-        };
-        let issued = self.issue(&account, resource, now);
-        let body = json!({
-            "access_token": issued.token,
-            "client_id": account.client,
-            "expires_on": issued.until.to_string(),
-            "not_before": issued.from.to_string(),
-            "resource": resource,
-            "token_type": "Bearer",
-        });
-        JsonResponse::new(StatusCode::OK, body).response()
+        match self.managed_token(&query, resource, now) {
+            Ok((body, _)) => JsonResponse::new(StatusCode::OK, body).response(),
+            Err(why) => bad_request(why),
+        }
     }
 }
 

@@ -94,7 +94,7 @@ impl State {
     pub(crate) fn put_settings(&mut self, given: &Value) -> Result<Value, ErrorResponse> {
         let settings = self.settings.changed(given).map_err(|error| {
             let message = format!("The settings are not accepted: {error}.");
-            ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
+            ErrorResponse::bad_request("InvalidSettings", message)
         })?;
         if settings.throttle != self.settings.throttle {
             self.throttle = Throttle::new(settings.throttle.clone());

@@ -14,7 +14,7 @@ use crate::id::{ResourceId, same_name};
 use crate::journal::EtagChange;
 use crate::load_balancer::{self, POOLS};
 use crate::nic_members::is_interface;
-use crate::operations::{self, NewOperation, Operation, PlannedEnd, Removal, Revert, Status};
+use crate::operations::{self, Operation, PlannedEnd, Removal, Revert, Status};
 use crate::pool;
 use crate::resource::{self, Object, ProvisioningState, Resource};
 
@@ -48,7 +48,6 @@ impl WriteOptions {
 
 /// A write that is about to be accepted.
 struct WriteStart<'a> {
-    verb: &'static str,
     /// The id in the request: the resource or a child of it.
     about: &'a ResourceId,
     revert: Revert,
@@ -72,7 +71,6 @@ impl Store {
         &mut self,
         id: &ResourceId,
         mut document: Object,
-        verb: &'static str,
         about: &ResourceId,
         options: &WriteOptions,
     ) -> AcceptedWrite {
@@ -92,7 +90,6 @@ impl Store {
         }
         let spelled = existing.map_or_else(|| id.clone(), |resource| resource.id.clone());
         let start = WriteStart {
-            verb,
             about,
             revert,
             removal: None,
@@ -134,7 +131,6 @@ impl Store {
             Removal::Child(..) => ProvisioningState::Updating,
         };
         let start = WriteStart {
-            verb: "Delete",
             about,
             revert,
             removal: Some(removal),
@@ -194,13 +190,13 @@ impl Store {
     /// Starts the operation of a write, and supersedes the one in progress.
     fn start_operation(&mut self, id: &ResourceId, start: WriteStart<'_>, options: &WriteOptions) -> Uuid {
         let WriteStart {
-            verb,
             about,
             revert,
             removal,
             location,
             is_noop,
         } = start;
+        let verb = if removal.is_some() { "Delete" } else { "Put" };
         let (operation, name) = (self.guids.next(), operations::operation_name(verb, about));
         let resource = self.resources.get(&id.key());
         let location = location.or_else(|| resource::location_of(&resource?.document));
@@ -217,17 +213,17 @@ impl Store {
             .clone()
             .map_or(OperationEnd::Succeeded, |(end, _)| end);
         let planned_end = PlannedEnd { end, revert };
-        let new = NewOperation {
+        self.operations.add(Operation {
             id: operation,
             name,
             resource: id.clone(),
-            location: location.unwrap_or_else(|| "eastus".to_owned()),
+            status: if is_noop { Status::Succeeded } else { Status::InProgress },
             planned_end,
             removal,
-            is_noop,
-        };
-        self.operations
-            .add(new, options.now.wall, options.now.mono, options.delay);
+            location: location.unwrap_or_else(|| "eastus".to_owned()),
+            started: options.now.wall,
+            due: options.now.mono + options.delay,
+        });
         operation
     }
 

@@ -18,12 +18,9 @@ impl Store {
         let lists: Vec<(&str, Value)> = embedded(&kind)
             .iter()
             .filter(|kind| {
-                let given = resource
-                    .document
-                    .get("properties")
-                    .and_then(|properties| properties.get(**kind));
                 // Azure shows the empty lists of a load balancer.
-                given.is_some() || same_name(&resource.id.kind(), load_balancer::KIND)
+                let is_given = resource::property(&resource.document, kind).is_some();
+                is_given || same_name(&resource.id.kind(), load_balancer::KIND)
             })
             .map(|kind| (*kind, self.show_children(resource, kind, show_none).into()))
             .collect();
