@@ -2,7 +2,6 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -34,192 +33,132 @@ pub(super) struct HintContext<'a> {
     pub(super) maintenances: &'a [PathBuf],
 }
 
-/// The programs of the commands, and the files that they read, quoted for a shell.
-struct Programs {
-    kubectl: String,
-    headgate: String,
-    kubeconfig: String,
-    azure_json: String,
-}
+/// kubectl with its flag, the program headgate, the kubeconfig and the `azure.json`, each quoted for a shell.
+type Programs = [String; 4];
 
 /// The text, with commands for the first node without the leader.
 pub(super) fn text(context: &HintContext<'_>) -> String {
-    let HintContext {
-        program,
-        kubeconfig,
-        assets,
-        nodes,
-        leader,
-        azure_json,
-        control,
-        logs,
-        has_local_service,
-        maintenances,
-    } = *context;
-    let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
-    let kubeconfig = quoted(&kubeconfig.to_string_lossy());
-    let programs = Programs {
-        kubectl: format!("{kubectl} --kubeconfig {kubeconfig}"),
-        headgate: quoted(&program.to_string_lossy()),
-        kubeconfig,
-        azure_json: quoted(&azure_json.to_string_lossy()),
-    };
-    let mut text = String::new();
-    let other = nodes.iter().find(|node| Some(&*node.name) != leader);
-    let Some(marked) = other.or(nodes.first()) else {
-        return without_agents(&programs, context);
-    };
-    let Programs {
-        kubectl,
+    let kubectl = kubectl(env::var_os("PATH").as_deref(), context.assets);
+    let [headgate, kubeconfig, azure_json] =
+        [context.program, context.kubeconfig, context.azure_json].map(|path| quoted(&path.to_string_lossy()));
+    let programs = [
+        format!("{kubectl} --kubeconfig {kubeconfig}"),
         headgate,
         kubeconfig,
         azure_json,
-    } = &programs;
-    let (name, address, operations) = (&marked.name, marked.addresses.healthz, marked.addresses.metrics);
-    let commands = [
-        (
-            "Mark a node for removal, as cluster-autoscaler does:",
-            format!("{kubectl} taint node {name} {TAINT}=1:NoSchedule"),
-        ),
-        (
-            "Send a load balancer's probe; after a 503 the node gets no new connections:",
-            format!("curl -i http://{address}/healthz"),
-        ),
-        (
-            "Explain the node's health:",
-            format!("{headgate} why {name} --kubeconfig {kubeconfig} --statusz http://{operations}/statusz"),
-        ),
-        (
-            "Show the leader, and the node's admin state in each pool of the emulated Azure; -o wide shows more:",
-            format!(
-                "{headgate} status --kubeconfig {kubeconfig} --azure-config-file {azure_json} --statusz \
-                 {name}=http://{operations}/statusz"
-            ),
-        ),
-        (
-            "Remove the mark, then probe again:",
-            format!("{kubectl} taint node {name} {TAINT}-"),
-        ),
-        ("List the nodes:", format!("{kubectl} get nodes")),
-        (
-            "Show the emulated Azure's load balancers; lab/azure-emulator/README.md has more:",
-            format!("curl -s http://{control}/emulator/v1/state"),
-        ),
     ];
-    text.push_str("Try these in another terminal:\n\n");
-    text.push_str(&listed(&commands));
-    if has_local_service {
-        text.push_str(&local_service_commands(&programs, context));
-    }
-    if !maintenances.is_empty() {
-        text.push_str(&maintenance_commands(kubectl, maintenances));
-    }
-    let _ = write!(text, "\nLogs are in {}. Ctrl-C stops the sandbox.\n", logs.display());
-    text
+    let other = context.nodes.iter().find(|node| Some(&*node.name) != context.leader);
+    let text = match other.or(context.nodes.first()) {
+        None => without_agents(&programs, context),
+        Some(marked) => {
+            let mut text = node_commands(&programs, context, marked);
+            if context.has_local_service {
+                text.push_str(&local_service_commands(&programs, context));
+            }
+            if !context.maintenances.is_empty() {
+                text.push_str(&maintenance_commands(&programs, context.maintenances));
+            }
+            text
+        }
+    };
+    format!(
+        "{text}\nLogs are in {}. Ctrl-C stops the sandbox.\n",
+        context.logs.display()
+    )
+}
+
+/// The commands about one node and the emulated Azure.
+fn node_commands(programs: &Programs, context: &HintContext<'_>, marked: &NodeAddresses) -> String {
+    let [kubectl, headgate, kubeconfig, azure_json] = programs;
+    let NodeAddresses { name, addresses } = marked;
+    let (address, operations, control) = (addresses.healthz, addresses.metrics, context.control);
+    format!(
+        "Try these in another terminal:
+
+Mark a node for removal, as cluster-autoscaler does:
+  {kubectl} taint node {name} {TAINT}=1:NoSchedule
+Send a load balancer's probe; after a 503 the node gets no new connections:
+  curl -i http://{address}/healthz
+Explain the node's health:
+  {headgate} why {name} --kubeconfig {kubeconfig} --statusz http://{operations}/statusz
+Show the leader, and the node's admin state in each pool of the emulated Azure; -o wide shows more:
+  {headgate} status --kubeconfig {kubeconfig} --azure-config-file {azure_json} --statusz {name}=http://{operations}/statusz
+Remove the mark, then probe again:
+  {kubectl} taint node {name} {TAINT}-
+List the nodes:
+  {kubectl} get nodes
+Show the emulated Azure's load balancers; lab/azure-emulator/README.md has more:
+  curl -s http://{control}/emulator/v1/state
+"
+    )
 }
 
 /// The commands for a sandbox in which the user installs headgate.
 fn without_agents(programs: &Programs, context: &HintContext<'_>) -> String {
-    let Programs {
-        kubectl,
-        headgate,
-        kubeconfig,
-        azure_json,
-    } = programs;
-    let (control, logs) = (context.control, context.logs.display());
+    let [kubectl, headgate, kubeconfig, azure_json] = programs;
+    let control = context.control;
     format!(
-        "No agent runs. docs/dev/lab.md installs the Helm chart here and runs its processes. It uses these:\n  \
-         export KUBECONFIG={kubeconfig} AZURE_JSON={azure_json} EMULATOR=http://{control}\n\
-         List the nodes:\n  {kubectl} get nodes\n\
-         Show the nodes and the load balancers of the emulated Azure:\n  \
-         {headgate} status --all --kubeconfig {kubeconfig} --azure-config-file {azure_json}\n\
-         \nLogs are in {logs}. Ctrl-C stops the sandbox.\n"
+        "No agent runs. docs/dev/lab.md installs the Helm chart here and runs its processes. It uses these:
+  export KUBECONFIG={kubeconfig} AZURE_JSON={azure_json} EMULATOR=http://{control}
+List the nodes:
+  {kubectl} get nodes
+Show the nodes and the load balancers of the emulated Azure:
+  {headgate} status --all --kubeconfig {kubeconfig} --azure-config-file {azure_json}
+"
     )
 }
 
 /// The commands about the Local Service: endpoints on one node, on the others, and a write that Azure refuses.
 fn local_service_commands(programs: &Programs, context: &HintContext<'_>) -> String {
-    let Programs {
-        kubectl,
-        headgate,
-        kubeconfig,
-        azure_json,
-    } = programs;
+    let [kubectl, headgate, kubeconfig, azure_json] = programs;
     let names: Vec<_> = context.nodes.iter().map(|node| node.name.as_str()).collect();
-    let (first, others) = match names.as_slice() {
-        [] => return String::new(),
-        [only] => (*only, vec![*only]),
-        [first, others @ ..] => (*first, others.to_vec()),
-    };
-    let moved_to = |nodes: &[&str]| {
+    let (first, others) = names.split_at(names.len().min(1));
+    let others = if others.is_empty() { first } else { others };
+    let [one_node, other_nodes] = [first, others].map(|nodes| {
         let endpoint = |(place, node)| json!({"addresses": [format!("10.244.0.{}", place + 1)], "nodeName": node});
         let endpoints: Vec<_> = nodes.iter().enumerate().map(endpoint).collect();
         let patch = quoted(&json!({"endpoints": endpoints}).to_string());
         format!("{kubectl} patch endpointslice {SLICE} --type=merge -p {patch}")
-    };
+    });
     let refusal = json!({"match": {"method": "PUT", "path": format!("/{POOL}$")}, "times": 1,
         "action": {"answer": {"status": 409}}});
     let (control, refusal) = (context.control, quoted(&refusal.to_string()));
-    let commands = [
-        (
-            format!(
-                "The Service {NAME} has the policy Local, and the pool {LOAD_BALANCER}/{POOL}. Give it an endpoint; within \
-                 {INTERVAL_SECONDS} s the node joins the pool:"
-            ),
-            moved_to(&[first]),
-        ),
-        ("Move its endpoints; the pool follows:".to_owned(), moved_to(&others)),
-        (
-            "Let Azure refuse the pool's next write, then move them again; the leader retries with its next tick:"
-                .to_owned(),
-            format!("curl -s http://{control}/emulator/v1/faults -d {refusal}"),
-        ),
-        (
-            "Show what was reported on the Service:".to_owned(),
-            format!("{kubectl} get events --field-selector involvedObject.name={NAME}"),
-        ),
-        (
-            "Explain the members of its pool:".to_owned(),
-            format!("{headgate} why service default/{NAME} --kubeconfig {kubeconfig} --azure-config-file {azure_json}"),
-        ),
-    ];
-    listed(&commands)
+    format!(
+        "The Service {NAME} has the policy Local, and the pool {LOAD_BALANCER}/{POOL}. Give it an endpoint; within \
+         {INTERVAL_SECONDS} s the node joins the pool:
+  {one_node}
+Move its endpoints; the pool follows:
+  {other_nodes}
+Let Azure refuse the pool's next write, then move them again; the leader retries with its next tick:
+  curl -s http://{control}/emulator/v1/faults -d {refusal}
+Show what was reported on the Service:
+  {kubectl} get events --field-selector involvedObject.name={NAME}
+Explain the members of its pool:
+  {headgate} why service default/{NAME} --kubeconfig {kubeconfig} --azure-config-file {azure_json}
+"
+    )
 }
 
 /// The commands about maintenances, in the order in which they are to be tried.
-fn maintenance_commands(kubectl: &str, manifests: &[PathBuf]) -> String {
-    let files: Vec<_> = manifests
-        .iter()
-        .map(|file| format!("-f {}", quoted(&file.to_string_lossy())))
-        .collect();
+fn maintenance_commands([kubectl, ..]: &Programs, manifests: &[PathBuf]) -> String {
+    let file = |file: &PathBuf| format!("-f {}", quoted(&file.to_string_lossy()));
+    let files = manifests.iter().map(file).collect::<Vec<_>>().join(" ");
     let [first, second] = MAINTENANCES;
-    let commands = [
-        (
-            "Show the pods that are to be moved:",
-            format!("{kubectl} -n {NAMESPACE} get pods -o wide"),
-        ),
-        (
-            "Drain two nodes by each of two maintenances, which have one node in common:",
-            format!("{kubectl} apply {}", files.join(" ")),
-        ),
-        ("Follow them:", format!("{kubectl} get hgnm -w")),
-        (
-            "Show what a maintenance waits for on each node, and its events:",
-            format!("{kubectl} describe hgnm {first}"),
-        ),
-        ("List the pods that are evacuated:", format!("{kubectl} get evac -A")),
-        (
-            "Once both are drained, put the nodes back into service:",
-            format!("{kubectl} delete hgnm {first} {second}"),
-        ),
-    ];
-    listed(&commands)
-}
-
-fn listed<W: Display>(commands: &[(W, String)]) -> String {
-    commands.iter().fold(String::new(), |text, (what, command)| {
-        format!("{text}{what}\n  {command}\n")
-    })
+    format!(
+        "Show the pods that are to be moved:
+  {kubectl} -n {NAMESPACE} get pods -o wide
+Drain two nodes by each of two maintenances, which have one node in common:
+  {kubectl} apply {files}
+Follow them:
+  {kubectl} get hgnm -w
+Show what a maintenance waits for on each node, and its events:
+  {kubectl} describe hgnm {first}
+List the pods that are evacuated:
+  {kubectl} get evac -A
+Once both are drained, put the nodes back into service:
+  {kubectl} delete hgnm {first} {second}
+"
+    )
 }
 
 /// `kubectl` if it is in `PATH`, otherwise the path of the one among the control plane's programs.
@@ -257,27 +196,37 @@ mod tests {
         assert_eq!(quoted("/tmp/a-b"), "/tmp/a-b");
     }
 
-    #[test]
-    fn commands_name_the_first_node() {
-        let addresses = Addresses {
-            healthz: "127.0.0.1:1234".parse().unwrap(),
-            metrics: "127.0.0.1:1235".parse().unwrap(),
-        };
-        let nodes = [NodeAddresses {
-            name: "node-1".to_owned(),
-            addresses,
-        }];
-        let text = text(&HintContext {
+    fn node(name: &str) -> NodeAddresses {
+        NodeAddresses {
+            name: name.to_owned(),
+            addresses: Addresses {
+                healthz: "127.0.0.1:1234".parse().unwrap(),
+                metrics: "127.0.0.1:1235".parse().unwrap(),
+            },
+        }
+    }
+
+    fn context(nodes: &[NodeAddresses]) -> HintContext<'_> {
+        HintContext {
             program: Path::new("/usr/bin/headgate"),
             kubeconfig: Path::new("/tmp/a b/kubeconfig"),
             assets: None,
-            nodes: &nodes,
+            nodes,
             leader: None,
             azure_json: Path::new("/tmp/a b/azure.json"),
             control: "127.0.0.1:1236".parse().unwrap(),
             logs: Path::new("/tmp/a b/logs"),
             has_local_service: true,
-            maintenances: &["/tmp/a b/maintenance-a.yaml".into(), "/tmp/b.yaml".into()],
+            maintenances: &[],
+        }
+    }
+
+    #[test]
+    fn commands_name_the_first_node() {
+        let manifests = ["/tmp/a b/maintenance-a.yaml".into(), "/tmp/b.yaml".into()];
+        let text = text(&HintContext {
+            maintenances: &manifests,
+            ..context(&[node("node-1")])
         });
         for command in [
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' apply -f '/tmp/a b/maintenance-a.yaml' -f /tmp/b.yaml",
@@ -299,25 +248,10 @@ mod tests {
 
     #[test]
     fn the_leaders_node_is_not_marked() {
-        let node = |name: &str| NodeAddresses {
-            name: name.to_owned(),
-            addresses: Addresses {
-                healthz: "127.0.0.1:1234".parse().unwrap(),
-                metrics: "127.0.0.1:1235".parse().unwrap(),
-            },
-        };
         let marked = |nodes: &[NodeAddresses], leader| {
             let text = text(&HintContext {
-                program: Path::new("headgate"),
-                kubeconfig: Path::new("kubeconfig"),
-                assets: None,
-                nodes,
                 leader,
-                azure_json: Path::new("azure.json"),
-                control: "127.0.0.1:1236".parse().unwrap(),
-                logs: Path::new("logs"),
-                has_local_service: false,
-                maintenances: &[],
+                ..context(nodes)
             });
             let (_, rest) = text.split_once("taint node ").unwrap();
             rest.split(' ').next().unwrap().to_owned()
@@ -330,21 +264,10 @@ mod tests {
 
     #[test]
     fn without_agents_the_commands_are_about_the_installation() {
-        let text = text(&HintContext {
-            program: Path::new("/usr/bin/headgate"),
-            kubeconfig: Path::new("/tmp/a b/kubeconfig"),
-            assets: None,
-            nodes: &[],
-            leader: None,
-            azure_json: Path::new("/tmp/azure.json"),
-            control: "127.0.0.1:1236".parse().unwrap(),
-            logs: Path::new("/tmp/logs"),
-            has_local_service: true,
-            maintenances: &[],
-        });
+        let text = text(&context(&[]));
         for command in [
-            "export KUBECONFIG='/tmp/a b/kubeconfig' AZURE_JSON=/tmp/azure.json EMULATOR=http://127.0.0.1:1236",
-            "/usr/bin/headgate status --all --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file /tmp/azure.json",
+            "export KUBECONFIG='/tmp/a b/kubeconfig' AZURE_JSON='/tmp/a b/azure.json' EMULATOR=http://127.0.0.1:1236",
+            "/usr/bin/headgate status --all --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file '/tmp/a b/azure.json'",
         ] {
             assert!(text.lines().any(|line| line.trim() == command), "{command}\n{text}");
         }

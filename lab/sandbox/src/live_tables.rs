@@ -266,14 +266,15 @@ mod tests {
         }
     }
 
+    const LAYOUT: Layout = Layout {
+        zone: TimeZone::UTC,
+        colors: false,
+        width: 80,
+    };
+
     fn drawn(rows: &[NodeRow], height: usize) -> Vec<String> {
         let now = Timestamp::from_second(3_700).unwrap();
-        let layout = Layout {
-            zone: TimeZone::UTC,
-            colors: false,
-            width: 80,
-        };
-        layout.node_lines(&rows.iter().collect::<Vec<_>>(), now, height)
+        LAYOUT.node_lines(&rows.iter().collect::<Vec<_>>(), now, height)
     }
 
     #[test]
@@ -290,61 +291,33 @@ mod tests {
     #[test]
     fn pools_with_down_entries_stay_visible_on_a_low_terminal() {
         let now = Timestamp::from_second(3_700).unwrap();
-        let layout = Layout {
-            zone: TimeZone::UTC,
-            colors: false,
-            width: 80,
+        let row = |number| {
+            let with_one_down = |name: &str| Vec::from_iter((number == 8).then(|| name.to_owned()));
+            let pool = Pool {
+                load_balancer: "kubernetes".to_owned(),
+                name: format!("kubernetes-{number}"),
+                provisioning_state: "Succeeded".to_owned(),
+                addresses: 3,
+                down: with_one_down("a-guid"),
+                up: Vec::new(),
+                nodes_down: with_one_down("node-1"),
+            };
+            let since = Timestamp::UNIX_EPOCH;
+            PoolRow { since, pool }
         };
-        let rows: Vec<PoolRow> = (1..=9)
-            .map(|number| PoolRow {
-                since: Timestamp::UNIX_EPOCH,
-                pool: Pool {
-                    load_balancer: "kubernetes".to_owned(),
-                    name: format!("kubernetes-{number}"),
-                    provisioning_state: "Succeeded".to_owned(),
-                    addresses: 3,
-                    down: if number == 8 {
-                        vec!["a-guid".to_owned()]
-                    } else {
-                        Vec::new()
-                    },
-                    up: Vec::new(),
-                    nodes_down: if number == 8 {
-                        vec!["node-1".to_owned()]
-                    } else {
-                        Vec::new()
-                    },
-                },
-            })
-            .collect();
-        let lines = layout.pool_lines(&rows, now, 6);
+        let rows: Vec<PoolRow> = (1..=9).map(row).collect();
+        let lines = LAYOUT.pool_lines(&rows, now, 6);
         let text = lines.join("\n");
-        assert!(
-            lines.len() <= 6 && lines.iter().all(|line| line.chars().count() <= 80),
-            "{text}"
-        );
-        assert!(
-            lines
-                .iter()
-                .any(|line| line.contains("kubernetes-8") && line.contains("node-1")),
-            "{text}"
-        );
-        assert!(
-            layout
-                .pool_lines(&rows, now, 2)
-                .iter()
-                .any(|line| line.contains("kubernetes-8"))
-                || layout.pool_lines(&rows, now, 2).is_empty()
-        );
+        assert!(lines.len() <= 6, "{text}");
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+        let shows = |line: &String| line.contains("kubernetes-8") && line.contains("node-1");
+        assert!(lines.iter().any(shows), "{text}");
+        let lowest = LAYOUT.pool_lines(&rows, now, 2);
+        assert!(lowest.is_empty() || lowest.iter().any(shows), "{lowest:?}");
     }
 
     #[test]
     fn the_leader_and_the_callers_are_shown() {
-        let layout = Layout {
-            zone: TimeZone::UTC,
-            colors: false,
-            width: 80,
-        };
         let mut callers = CallerRows::default();
         let nodes = NodeRows::new([]);
         let leader = LeaderRow {
@@ -360,7 +333,7 @@ mod tests {
                 callers,
                 leader,
             };
-            layout.caller_lines(&snapshot, now).join("\n")
+            LAYOUT.caller_lines(&snapshot, now).join("\n")
         };
         assert_eq!(text(&callers, None), "\n Leader: none");
         callers.update(&serde_json::json!({"entries": [{"kind": "request", "method": "PUT", "arrived": "1970-01-01T00:00:30Z",
