@@ -1,7 +1,6 @@
 //! Agents: `headgate agent` as a child process for one Node.
 
 use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,10 +9,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
+use super::files::{WriteError, removed, unwritable};
 use super::process::{Process, ProcessError, command_in, last_log_lines};
 
 /// How long a process may take to bind its addresses. An agent needs a moment, or 5 s while the API does not answer.
-pub(super) const BIND_TIMEOUT: Duration = Duration::from_secs(30);
+const BIND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two reads of the addresses file.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -24,13 +24,8 @@ pub enum AgentError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The agent's directory or settings file cannot be written.
-    #[error("cannot write {}: {source}; check the directory's permissions and free space", path.display())]
-    Write {
-        /// The file or directory to write.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// The addresses file cannot be parsed.
     #[error("cannot parse {}, the addresses file of {name}: {source}", path.display())]
     Addresses {
@@ -130,18 +125,11 @@ impl AgentConfig {
     }
 
     async fn launch<A: DeserializeOwned>(&self, name: String, role: &[&str]) -> Result<(Process, A), AgentError> {
-        let unwritable = |path: &Path| {
-            let path = path.to_owned();
-            move |source| AgentError::Write { path, source }
-        };
         fs::create_dir_all(&self.directory).map_err(unwritable(&self.directory))?;
         let settings = self.directory.join("settings.yaml");
         fs::write(&settings, &self.settings).map_err(unwritable(&settings))?;
         let addresses = self.directory.join("addresses.json");
-        match fs::remove_file(&addresses) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unwritable(&addresses)(error)),
-            _ => {}
-        }
+        removed(fs::remove_file(&addresses)).map_err(unwritable(&addresses))?;
 
         let mut command = command_in(&self.program, &self.directory);
         command
@@ -149,46 +137,41 @@ impl AgentConfig {
             .args(role)
             .args(["--healthz-bind-address", &self.healthz.to_string()])
             .args(["--metrics-bind-address", "127.0.0.1:0"])
-            .args([
-                Path::new("--kubeconfig"),
-                &self.kubeconfig,
-                Path::new("--state-dir"),
-                &self.directory,
-            ])
-            .args([
-                Path::new("--config"),
-                &settings,
-                Path::new("--addresses-file"),
-                &addresses,
-            ])
             .args(&self.arguments)
             .envs(self.environment.iter().cloned());
-        let mut process = Process::start(&name, command, &self.log)?;
-
-        let bound = tokio::select! {
-            bound = timeout(BIND_TIMEOUT, read_addresses(&name, &addresses)) => bound,
-            end = process.wait_for_exit() => return Err(end.into()),
-        };
-        match bound {
-            Ok(addresses) => Ok((process, addresses?)),
-            Err(_) => Err(AgentError::Unbound {
-                name,
-                tail: last_log_lines(&self.log),
-            }),
+        for (flag, path) in [
+            ("--kubeconfig", &self.kubeconfig),
+            ("--state-dir", &self.directory),
+            ("--config", &settings),
+            ("--addresses-file", &addresses),
+        ] {
+            command.arg(flag).arg(path);
         }
+        let mut process = Process::start(&name, command, &self.log)?;
+        let addresses = bound_addresses(&mut process, &addresses).await?;
+        Ok((process, addresses))
     }
 }
 
-/// Waits for a process's addresses file, and parses it.
-pub(super) async fn read_addresses<A: DeserializeOwned>(name: &str, file: &Path) -> Result<A, AgentError> {
-    loop {
-        if let Ok(text) = fs::read(file) {
-            return serde_json::from_slice(&text).map_err(|source| AgentError::Addresses {
-                name: name.to_owned(),
-                path: file.to_owned(),
-                source,
-            });
+/// Waits until a process has written its addresses file, and parses it.
+pub(super) async fn bound_addresses<A: DeserializeOwned>(process: &mut Process, file: &Path) -> Result<A, AgentError> {
+    let (name, log) = (process.name().to_owned(), process.log().to_owned());
+    let written = async {
+        loop {
+            match fs::read(file) {
+                Ok(text) => return text,
+                Err(_) => sleep(POLL_INTERVAL).await,
+            }
         }
-        sleep(POLL_INTERVAL).await;
-    }
+    };
+    let text = tokio::select! {
+        text = timeout(BIND_TIMEOUT, written) => text,
+        end = process.wait_for_exit() => return Err(end.into()),
+    };
+    let Ok(text) = text else {
+        let tail = last_log_lines(&log);
+        return Err(AgentError::Unbound { name, tail });
+    };
+    let path = file.to_owned();
+    serde_json::from_slice(&text).map_err(|source| AgentError::Addresses { name, path, source })
 }

@@ -11,15 +11,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use super::agents::{AgentError, BIND_TIMEOUT, read_addresses};
+use super::agents::{AgentError, bound_addresses};
+use super::files::unwritable;
 use super::local_service;
 use super::nodes::{RESOURCE_GROUP, RegisteredNode, SUBSCRIPTION, machine_id};
-use super::process::{Process, command_in, last_log_lines};
+use super::process::{Process, command_in};
 
 /// The process's name in messages.
-const PROCESS_NAME: &str = "the Azure emulator";
 /// The load balancer of addresses, which has the cluster's name.
 pub(super) const LOAD_BALANCER: &str = "kubernetes";
 /// The load balancer of network interfaces.
@@ -48,10 +47,8 @@ pub(super) struct BoundAddresses {
     pub(super) control: SocketAddr,
 }
 
-/// A running emulator. Dropping it kills the process.
-#[derive(Debug)]
+/// A running emulator.
 pub(super) struct Azure {
-    pub(super) process: Process,
     pub(super) addresses: Addresses,
     /// An `azure.json` for the user's commands.
     pub(super) config_file: PathBuf,
@@ -85,24 +82,16 @@ impl Azure {
         directory: &Path,
         log: &Path,
         nodes: &[RegisteredNode],
-    ) -> Result<Self, AgentError> {
-        let unwritable = |path: &Path| {
-            let path = path.to_owned();
-            move |source| AgentError::Write { path, source }
-        };
+    ) -> Result<(Process, Self), AgentError> {
         fs::create_dir_all(directory).map_err(unwritable(directory))?;
         let [seed_file, ca_file, addresses] =
             ["seed.json", "ca.crt", "addresses.json"].map(|name| directory.join(name));
         fs::write(&seed_file, seed(nodes).to_string()).map_err(unwritable(&seed_file))?;
         let mut command = command_in(program, directory);
-        command.args([
-            "azure-emulator",
-            "--listen",
-            "127.0.0.1:0",
-            "--tls-listen",
-            "127.0.0.1:0",
-        ]);
-        command.args(["--control-listen", "127.0.0.1:0"]);
+        command.arg("azure-emulator");
+        for flag in ["--listen", "--tls-listen", "--control-listen"] {
+            command.args([flag, "127.0.0.1:0"]);
+        }
         for (flag, file) in [
             ("--seed", &seed_file),
             ("--tls-ca-file", &ca_file),
@@ -110,22 +99,11 @@ impl Azure {
         ] {
             command.arg(flag).arg(file);
         }
-        let mut process = Process::start(PROCESS_NAME, command, log)?;
-        let bound = tokio::select! {
-            bound = timeout(BIND_TIMEOUT, read_addresses(PROCESS_NAME, &addresses)) => bound,
-            end = process.wait_for_exit() => return Err(end.into()),
-        };
-        let Ok(bound) = bound else {
-            return Err(AgentError::Unbound {
-                name: PROCESS_NAME.to_owned(),
-                tail: last_log_lines(log),
-            });
-        };
-        let bound: BoundAddresses = bound?;
+        let mut process = Process::start("the Azure emulator", command, log)?;
+        let bound: BoundAddresses = bound_addresses(&mut process, &addresses).await?;
         let file = directory.join("azure.json");
         fs::write(&file, azure_json(bound.arm, None)).map_err(unwritable(&file))?;
-        Ok(Self {
-            process,
+        let azure = Self {
             addresses: Addresses {
                 bound,
                 ca_file,
@@ -133,7 +111,8 @@ impl Azure {
                 resource_group: RESOURCE_GROUP,
             },
             config_file: file,
-        })
+        };
+        Ok((process, azure))
     }
 }
 

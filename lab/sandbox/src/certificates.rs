@@ -4,13 +4,13 @@
 //! They are made for each control plane, in files that only their owner can read. So no two sandboxes accept each
 //! other's credentials, and no other user of the machine has access.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use headgate_certificates::{CertificateAuthority, CertificateError, generate_key};
 use k8s_openapi::ByteString;
+
+use super::files::{WriteError, create_private_directory, unwritable, write_private_file};
 
 /// Names and addresses in kube-apiserver's certificate; the last is the first address of the Service CIDR.
 const SERVING_NAMES: [&str; 8] = [
@@ -34,13 +34,8 @@ pub enum CertificatesError {
     #[error("cannot get random bytes for a token: {0}")]
     Random(io::Error),
     /// A file cannot be written.
-    #[error("cannot write {}: {source}; check the directory's permissions and free space", file.display())]
-    Write {
-        /// The file to write.
-        file: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
 }
 
 /// The credentials of a control plane.
@@ -70,11 +65,7 @@ impl Certificates {
     /// # Errors
     /// A key cannot be made or a file cannot be written.
     pub fn generate(directory: &Path) -> Result<Self, CertificatesError> {
-        create_private_directory(directory).map_err(|source| CertificatesError::Write {
-            file: directory.to_owned(),
-            source,
-        })?;
-
+        create_private_directory(directory).map_err(unwritable(directory))?;
         let authority = CertificateAuthority::new("headgate-lab sandbox CA")?;
         let (serving_certificate, serving_key) =
             authority.issue_server_certificate("kube-apiserver", &SERVING_NAMES)?;
@@ -128,37 +119,10 @@ users:
     }
 }
 
-/// Creates a directory that only its owner can enter. An existing one stays as it is.
-///
-/// # Errors
-/// The directory cannot be created.
-pub(crate) fn create_private_directory(directory: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)
-}
-
-/// Writes a new file that only its owner can read.
-///
-/// # Errors
-/// The file cannot be written.
-pub(crate) fn write_private_file(file: &Path, text: &str) -> io::Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(file)?
-        .write_all(text.as_bytes())
-}
-
-fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, CertificatesError> {
+fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, WriteError> {
     let file = directory.join(name);
-    match write_private_file(&file, text) {
-        Ok(()) => Ok(file),
-        Err(source) => Err(CertificatesError::Write { file, source }),
-    }
+    write_private_file(&file, text)?;
+    Ok(file)
 }
 
 /// 128 random bits in hexadecimal.
@@ -173,6 +137,7 @@ pub(crate) fn random_hex() -> Result<String, CertificatesError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;

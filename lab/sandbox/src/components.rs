@@ -14,16 +14,17 @@ use headgate_kubernetes::api_server;
 use kube::Client;
 use tokio::time::timeout;
 
-use super::agents::{Agent, AgentConfig, AgentError, Controller};
+use super::agents::{Agent, AgentConfig, AgentError};
 use super::assets::Assets;
 use super::azure::{self, Azure};
-use super::certificates::{create_private_directory, random_hex};
+use super::certificates::random_hex;
 use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
 use super::display::Progress;
+use super::files::{create_private_directory, unwritable};
 use super::nodes::RegisteredNode;
 use super::pods::{self, Component};
-use super::process::ProcessError;
+use super::process::{Process, ProcessError};
 use super::{Options, SandboxError, arm_callers, local_service, nodes, workloads};
 
 /// Time for the cluster to create or delete all Nodes.
@@ -36,36 +37,31 @@ const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 const SETTINGS: &str = "# Written by headgate-lab sandbox.\napiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nkubeProxyHealthzUrl: Disabled\n";
 
 /// The components that are running.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Components {
-    agents: Vec<(String, Agent)>,
-    controllers: Vec<Controller>,
-    /// The manifests of maintenances, beside workloads.
-    maintenances: Vec<PathBuf>,
-    azure: Option<Azure>,
-    client: Option<DebugClient>,
+    /// The agents, the controllers and the emulator.
+    processes: Vec<Process>,
+    /// The nodes, and the addresses of their agents.
+    pub(super) nodes: Vec<NodeAddresses>,
+    /// The manifests of maintenances to create, beside workloads.
+    pub(super) maintenances: Vec<PathBuf>,
+    /// The emulator, once it is running.
+    pub(super) azure: Option<Azure>,
+    /// A client of the cluster, once there is one.
+    pub(super) client: Option<Client>,
     /// The given cluster, once Nodes may have been created in it.
     given_cluster: Option<GivenCluster>,
     control_plane: Option<ControlPlane>,
-    assets: Option<Assets>,
-    kubeconfig: PathBuf,
+    /// The control plane's programs, if there are any.
+    pub(super) assets: Option<Assets>,
+    /// The kubeconfig of the cluster.
+    pub(super) kubeconfig: PathBuf,
 }
 
-#[derive(Debug)]
 struct GivenCluster {
-    client: DebugClient,
+    client: Client,
     server: String,
     sandbox: String,
-}
-
-/// A client with `Debug`, which kube's does not have.
-#[derive(Clone)]
-struct DebugClient(Client);
-
-impl std::fmt::Debug for DebugClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
 }
 
 impl Components {
@@ -91,11 +87,11 @@ impl Components {
         };
         let server = config.cluster_url.to_string();
         let client = api_server::build_client(&config, api_server::Program::Sandbox)?;
-        self.client = Some(DebugClient(client.clone()));
+        self.client = Some(client.clone());
         if options.kubeconfig.is_some() {
             progress.print(format_args!("using the cluster at {server}"));
             self.given_cluster = Some(GivenCluster {
-                client: DebugClient(client.clone()),
+                client: client.clone(),
                 server: server.clone(),
                 sandbox: sandbox.clone(),
             });
@@ -109,15 +105,15 @@ impl Components {
             existing => format!("registered {created} Nodes; {existing} existed before"),
         });
 
-        create_private_directory(&directory.logs()).map_err(|source| ControlPlaneError::Write {
-            path: directory.logs(),
-            source,
-        })?;
+        let logs = directory.logs();
+        let made = create_private_directory(&logs).map_err(unwritable(&logs));
+        made.map_err(ControlPlaneError::from)?;
         progress.print("starting the Azure emulator");
-        let log = directory.logs().join("azure-emulator.log");
+        let log = logs.join("azure-emulator.log");
         let lab = std::env::current_exe().map_err(SandboxError::Program)?;
-        let azure = Azure::start(&lab, &directory.azure(), &log, &nodes).await?;
+        let (process, azure) = Azure::start(&lab, &directory.azure(), &log, &nodes).await?;
         let arm = azure.addresses.bound.arm;
+        self.processes.push(process);
         self.azure = Some(azure);
 
         if self.given_cluster.is_none() {
@@ -131,42 +127,48 @@ impl Components {
             return Ok(());
         }
         progress.print(format_args!("starting {} agents", nodes.len()));
-        let with_pods = self.given_cluster.is_none().then(|| nodes.clone());
-        let configs: Vec<AgentConfig> = nodes
-            .into_iter()
-            .map(|node| {
-                let node_directory = directory.node(&node.name);
-                // In a given cluster they could become leader instead of agents whose Azure is real; beside workloads the
-                // controllers lead.
-                let is_candidate = self.given_cluster.is_none() && !options.has_workloads;
-                let mut arguments = Vec::new();
-                if is_candidate {
-                    arguments.push(write_azure_json(&node_directory, arm, &node.name)?);
-                }
-                if options.has_workloads {
-                    arguments.push("--role=agent".to_owned());
-                }
-                Ok(AgentConfig {
-                    program: options.program.clone(),
-                    kubeconfig: self.kubeconfig.clone(),
-                    directory: node_directory,
-                    log: directory.logs().join(format!("agent-{}.log", node.name)),
-                    settings: SETTINGS.to_owned(),
-                    healthz: ANY_PORT,
-                    arguments,
-                    environment: Vec::new(),
-                    node: node.name,
-                })
-            })
-            .collect::<Result<_, AgentError>>()?;
+        // In a given cluster they could become leader instead of agents whose Azure is real; beside workloads the
+        // controllers lead.
+        let is_candidate = self.given_cluster.is_none() && !options.has_workloads;
+        let config = |node: &RegisteredNode| {
+            let log = logs.join(format!("agent-{}.log", node.name));
+            let mut config = self.config(options, node, directory.node(&node.name), log);
+            if is_candidate {
+                let argument = write_azure_json(&config.directory, arm, &node.name)?;
+                config.arguments.push(argument);
+            }
+            if options.has_workloads {
+                config.arguments.push("--role=agent".to_owned());
+            }
+            Ok(config)
+        };
+        let configs: Vec<AgentConfig> = nodes.iter().map(config).collect::<Result<_, AgentError>>()?;
         let agents = try_join_all(configs.iter().map(AgentConfig::start)).await?;
-        self.agents = configs.into_iter().map(|config| config.node).zip(agents).collect();
-        let creating = with_pods
-            .iter()
-            .flatten()
-            .map(|node| pods::create(&client, Component::Agent, node));
-        with_timeout(&server, "creating Pods", try_join_all(creating)).await??;
+        for (node, Agent { process, addresses }) in nodes.iter().zip(agents) {
+            let name = node.name.clone();
+            self.nodes.push(NodeAddresses { name, addresses });
+            self.processes.push(process);
+        }
+        if self.given_cluster.is_none() {
+            let creating = nodes.iter().map(|node| pods::create(&client, Component::Agent, node));
+            with_timeout(&server, "creating Pods", try_join_all(creating)).await??;
+        }
         Ok(())
+    }
+
+    /// An agent on this node that uses the cluster.
+    fn config(&self, options: &Options, node: &RegisteredNode, directory: PathBuf, log: PathBuf) -> AgentConfig {
+        AgentConfig {
+            program: options.program.clone(),
+            node: node.name.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            directory,
+            log,
+            settings: SETTINGS.to_owned(),
+            healthz: ANY_PORT,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+        }
     }
 
     /// Starts what runs pods, the workloads, and the controllers, which are on the first and the last node.
@@ -179,10 +181,9 @@ impl Components {
         nodes: &[RegisteredNode],
     ) -> Result<(), SandboxError> {
         // Both exist: workloads are not for a given cluster.
-        let (Some(control_plane), Some(client)) = (self.control_plane.as_mut(), self.client.as_ref()) else {
+        let (Some(control_plane), Some(client)) = (self.control_plane.as_mut(), self.client.clone()) else {
             return Ok(());
         };
-        let client = client.0.clone();
         progress.print("starting kube-controller-manager, kube-scheduler and kwok, with workloads");
         control_plane.start_controller_manager(&[])?;
         control_plane.start_scheduler()?;
@@ -200,20 +201,11 @@ impl Components {
         progress.print("starting 2 controllers");
         for (number, node) in nodes.first().into_iter().chain(nodes.last()).enumerate() {
             let name = format!("controller-{}", number + 1);
-            let own = directory.controller(&name);
-            let azure = write_azure_json(&own, arm, &name)?;
-            let config = AgentConfig {
-                program: options.program.clone(),
-                kubeconfig: self.kubeconfig.clone(),
-                directory: own,
-                log: directory.logs().join(format!("{name}.log")),
-                settings: format!("{SETTINGS}{}", workloads::CONTROLLER_SETTINGS),
-                healthz: ANY_PORT,
-                arguments: vec![azure],
-                environment: Vec::new(),
-                node: node.name.clone(),
-            };
-            self.controllers.push(config.start_controller().await?);
+            let log = directory.logs().join(format!("{name}.log"));
+            let mut config = self.config(options, node, directory.controller(&name), log);
+            config.settings.push_str(workloads::CONTROLLER_SETTINGS);
+            config.arguments = vec![write_azure_json(&config.directory, arm, &name)?];
+            self.processes.push(config.start_controller().await?.process);
             pods::create(&client, Component::Controller, node).await?;
         }
         Ok(())
@@ -238,81 +230,24 @@ impl Components {
         Ok(config)
     }
 
-    /// The nodes, and the addresses of their agents.
-    pub(super) fn nodes(&self) -> Vec<NodeAddresses> {
-        let node = |(name, agent): &(String, Agent)| NodeAddresses {
-            name: name.clone(),
-            addresses: agent.addresses,
-        };
-        self.agents.iter().map(node).collect()
-    }
-
-    /// The manifests of maintenances to create, beside workloads.
-    pub(super) fn maintenances(&self) -> &[PathBuf] {
-        &self.maintenances
-    }
-
-    /// The emulator's addresses, once it is running.
-    pub(super) fn emulator(&self) -> Option<&azure::Addresses> {
-        self.azure.as_ref().map(|azure| &azure.addresses)
-    }
-
-    /// The `azure.json` for the user's commands, once the emulator is running.
-    pub(super) fn azure_json(&self) -> Option<&Path> {
-        self.azure.as_ref().map(|azure| azure.config_file.as_path())
-    }
-
-    /// A client of the cluster, once there is one.
-    pub(super) fn client(&self) -> Option<Client> {
-        self.client.as_ref().map(|client| client.0.clone())
-    }
-
-    /// The kubeconfig of the cluster.
-    pub(super) fn kubeconfig(&self) -> &Path {
-        &self.kubeconfig
-    }
-
-    /// The control plane's programs, if there are any.
-    pub(super) fn assets(&self) -> Option<&Assets> {
-        self.assets.as_ref()
-    }
-
     /// Waits until one of the processes ends.
     pub(super) async fn wait_for_exit(&mut self) -> ProcessError {
-        let agents = self
-            .agents
-            .iter_mut()
-            .map(|(_, agent)| agent.process.wait_for_exit().boxed_local());
-        let control_plane = self
-            .control_plane
-            .iter_mut()
-            .map(|plane| plane.wait_for_exit().boxed_local());
-        let azure = self
-            .azure
-            .iter_mut()
-            .map(|azure| azure.process.wait_for_exit().boxed_local());
-        let controllers = self
-            .controllers
-            .iter_mut()
-            .map(|controller| controller.process.wait_for_exit().boxed_local());
-        select_all(agents.chain(controllers).chain(control_plane).chain(azure))
-            .await
-            .0
+        let processes = self.processes.iter_mut();
+        let processes = processes.map(|process| process.wait_for_exit().boxed_local());
+        let control_plane = self.control_plane.iter_mut();
+        let control_plane = control_plane.map(|plane| plane.wait_for_exit().boxed_local());
+        select_all(processes.chain(control_plane)).await.0
     }
 
     /// Stops all components, each with a timeout, and deletes the Nodes created in a given cluster.
     pub(super) async fn stop(&mut self) -> Result<(), SandboxError> {
-        let agents = std::mem::take(&mut self.agents);
-        let controllers = std::mem::take(&mut self.controllers);
-        let azure = self.azure.take().map(|azure| azure.process);
-        let processes = agents.into_iter().map(|(_, agent)| agent.process).chain(azure);
-        let processes = processes.chain(controllers.into_iter().map(|controller| controller.process));
+        let processes = self.processes.drain(..);
         join_all(processes.map(|process| process.stop(STOP_TIMEOUT))).await;
         if let Some(control_plane) = self.control_plane.take() {
             control_plane.stop().await;
         }
         if let Some(cluster) = &self.given_cluster {
-            let removing = nodes::delete(&cluster.client.0, &cluster.sandbox);
+            let removing = nodes::delete(&cluster.client, &cluster.sandbox);
             with_timeout(&cluster.server, "deleting Nodes", removing).await??;
             self.given_cluster = None;
         }
@@ -337,10 +272,8 @@ fn write_azure_json(directory: &Path, arm: SocketAddr, node: &str) -> Result<Str
     let file = directory.join("azure.json");
     let text = azure::azure_json(arm, Some(&arm_callers::user_agent(node)));
     let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&file, text));
-    match written {
-        Ok(()) => Ok(format!("--azure-config-file={}", file.display())),
-        Err(source) => Err(AgentError::Write { path: file, source }),
-    }
+    written.map_err(unwritable(&file))?;
+    Ok(format!("--azure-config-file={}", file.display()))
 }
 
 async fn with_timeout<T>(server: &str, action: &'static str, work: impl Future<Output = T>) -> Result<T, SandboxError> {

@@ -21,7 +21,8 @@ use nix::sys::signal::Signal;
 
 use self::ports::ReservedPort;
 use super::assets::{Assets, AssetsError};
-use super::certificates::{Certificates, CertificatesError, create_private_directory, write_private_file};
+use super::certificates::{Certificates, CertificatesError};
+use super::files::{WriteError, create_private_directory, removed, unwritable, write_private_file};
 use super::process::{Process, ProcessError, command_in};
 
 mod arguments;
@@ -52,13 +53,8 @@ pub enum ControlPlaneError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// A file or directory cannot be written.
-    #[error("cannot write {}: {source}; check the directory's permissions and free space", path.display())]
-    Write {
-        /// The file or directory to write.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// There is no free port.
     #[error("cannot get a free port on 127.0.0.1 for {component}: {source}")]
     Port {
@@ -132,10 +128,7 @@ impl ControlPlane {
     ) -> Result<Self, ControlPlaneError> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         for directory in [&directory, &logs_directory(&directory), &data_directory(&directory)] {
-            create_private_directory(directory).map_err(|source| ControlPlaneError::Write {
-                path: directory.clone(),
-                source,
-            })?;
+            create_private_directory(directory).map_err(unwritable(directory))?;
         }
         let certificates = Certificates::generate(&data_directory(&directory).join("pki"))?;
         let port = ReservedPort::on_loopback().map_err(|source| ControlPlaneError::Port {
@@ -144,10 +137,7 @@ impl ControlPlane {
         })?;
         let kubeconfig = directory.join("kubeconfig");
         let text = certificates.kubeconfig(&port.url());
-        write_private_file(&kubeconfig, &text).map_err(|source| ControlPlaneError::Write {
-            path: kubeconfig.clone(),
-            source,
-        })?;
+        write_private_file(&kubeconfig, &text)?;
         let client_config = api_server::load_config(Some(&kubeconfig)).await?;
 
         let mut control_plane = Self {
@@ -304,17 +294,9 @@ impl ControlPlane {
 }
 
 /// Replaces a directory by a copy of another one.
-fn replace_directory(from: &Path, to: &Path) -> Result<(), ControlPlaneError> {
-    let replace = || {
-        if to.exists() {
-            std::fs::remove_dir_all(to)?;
-        }
-        copy_directory(from, to)
-    };
-    replace().map_err(|source| ControlPlaneError::Write {
-        path: to.to_owned(),
-        source,
-    })
+fn replace_directory(from: &Path, to: &Path) -> Result<(), WriteError> {
+    let gone = removed(std::fs::remove_dir_all(to));
+    gone.and_then(|()| copy_directory(from, to)).map_err(unwritable(to))
 }
 
 fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::agents;
 use super::azure::Addresses;
-use super::certificates::create_private_directory;
+use super::files::{create_private_directory, removed};
 
 /// The entries that the sandbox makes in the directory, besides the logs and the lock.
 const ENTRIES: [&str; 7] = [
@@ -66,14 +66,15 @@ pub(super) struct NodeAddresses {
     pub(super) addresses: agents::Addresses,
 }
 
+/// The content of `sandbox.json`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Description<'a> {
-    kubeconfig: &'a Path,
-    nodes: &'a [NodeAddresses],
-    emulator: &'a Addresses,
+pub(super) struct Description<'a> {
+    pub(super) kubeconfig: &'a Path,
+    pub(super) nodes: &'a [NodeAddresses],
+    pub(super) emulator: &'a Addresses,
     /// The file for `--azure-config-file`.
-    azure_json: &'a Path,
+    pub(super) azure_json: &'a Path,
 }
 
 impl Directory {
@@ -142,25 +143,11 @@ impl Directory {
     }
 
     /// Writes `sandbox.json` atomically. When it exists, everything in it is running.
-    pub(super) fn write_description(
-        &self,
-        kubeconfig: &Path,
-        nodes: &[NodeAddresses],
-        emulator: &Addresses,
-        azure_json: &Path,
-    ) -> Result<(), DirectoryError> {
+    pub(super) fn write_description(&self, description: &Description<'_>) -> Result<(), DirectoryError> {
         let path = self.path.join("sandbox.json");
         let write = || -> io::Result<()> {
             let mut file = tempfile::Builder::new().prefix(".sandbox-").tempfile_in(&self.path)?;
-            serde_json::to_writer_pretty(
-                &mut file,
-                &Description {
-                    kubeconfig,
-                    nodes,
-                    emulator,
-                    azure_json,
-                },
-            )?;
+            serde_json::to_writer_pretty(&mut file, description)?;
             file.write_all(b"\n")?;
             file.persist(&path)?;
             Ok(())
@@ -197,15 +184,12 @@ fn lock(directory: &Path) -> Result<File, DirectoryError> {
 fn remove_entries(directory: &Path) -> Result<(), DirectoryError> {
     for entry in ENTRIES {
         let path = directory.join(entry);
-        let removed = if path.is_dir() {
+        let outcome = if path.is_dir() {
             fs::remove_dir_all(&path)
         } else {
             fs::remove_file(&path)
         };
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
-            _ => {}
-        }
+        removed(outcome).map_err(failed("remove", &path))?;
     }
     Ok(())
 }

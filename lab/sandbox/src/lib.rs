@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use self::components::Components;
-use self::directory::{Directory, DirectoryError};
+use self::directory::{Description, Directory, DirectoryError};
 use self::display::Progress;
 
 pub mod agents;
@@ -24,6 +24,7 @@ mod components;
 pub mod control_plane;
 mod directory;
 mod display;
+mod files;
 mod hints;
 mod interrupts;
 mod leader_row;
@@ -36,6 +37,7 @@ mod pools;
 pub mod process;
 mod workloads;
 
+pub use files::WriteError;
 pub use interrupts::Interrupts;
 
 /// The flags of `headgate-lab sandbox`.
@@ -149,14 +151,11 @@ async fn run_until_stopped(
     progress: &Progress,
 ) -> Result<(), SandboxError> {
     components.start(options, directory, progress).await?;
-    let nodes = components.nodes();
-    // All three exist once `start` has returned.
-    let (Some(emulator), Some(azure_json), Some(client)) =
-        (components.emulator(), components.azure_json(), components.client())
-    else {
+    let nodes = components.nodes.clone();
+    let (Some(azure), Some(client)) = (&components.azure, components.client.clone()) else {
         return Ok(());
     };
-    let control = emulator.bound.control;
+    let control = azure.addresses.bound.control;
     let leader = if options.kubeconfig.is_none() && !nodes.is_empty() {
         leader_row::node(&client).await
     } else {
@@ -165,19 +164,24 @@ async fn run_until_stopped(
     progress.print("ready");
     display::print_hints(&hints::text(&hints::HintContext {
         program: &options.program,
-        kubeconfig: components.kubeconfig(),
-        assets: components.assets(),
+        kubeconfig: &components.kubeconfig,
+        assets: components.assets.as_ref(),
         nodes: &nodes,
         leader: leader.as_deref(),
-        azure_json,
+        azure_json: &azure.config_file,
         control,
         logs: &directory.logs(),
         has_local_service: options.kubeconfig.is_none(),
-        maintenances: components.maintenances(),
+        maintenances: &components.maintenances,
     }))
     .map_err(SandboxError::Output)?;
     // After the hints: who waits for it finds them.
-    directory.write_description(components.kubeconfig(), &nodes, emulator, azure_json)?;
+    directory.write_description(&Description {
+        kubeconfig: &components.kubeconfig,
+        nodes: &nodes,
+        emulator: &azure.addresses,
+        azure_json: &azure.config_file,
+    })?;
     let exit_time = async {
         match options.exit_after {
             Some(duration) => sleep(duration).await,

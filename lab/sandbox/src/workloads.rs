@@ -5,7 +5,6 @@
 //! Two controllers lead instead of the agents, because only they may write other Nodes. They are on the first and the last
 //! node, so the one that leads hands over when its node is drained.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::certificates::create_private_directory;
+use super::files::{WriteError, create_private_directory, unwritable};
 use super::nodes::{RegisteredNode, SANDBOX_LABEL};
 
 mod objects;
@@ -57,13 +56,8 @@ pub enum WorkloadsError {
         missing: String,
     },
     /// A manifest cannot be written.
-    #[error("cannot write {}: {source}; check the directory's permissions and free space", path.display())]
-    Write {
-        /// The file or directory.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// There are too few nodes.
     #[error("--workloads needs at least {MIN_NODES} nodes, so that the pods of drained ones have a place; given: {0}")]
     TooFewNodes(u8),
@@ -128,19 +122,11 @@ pub(super) async fn create(client: &Client, nodes: usize) -> Result<(), Workload
         }
     };
     let is_running = timeout(START_TIMEOUT, running).await.is_ok();
-    if is_running {
-        Ok(())
-    } else {
-        Err(WorkloadsError::NotRunning { missing })
-    }
+    is_running.then_some(()).ok_or(WorkloadsError::NotRunning { missing })
 }
 
 /// Writes the manifests of two maintenances of the first three nodes; the first node is in both.
 pub(super) fn write_manifests(directory: &Path, nodes: &[RegisteredNode]) -> Result<Vec<PathBuf>, WorkloadsError> {
-    let unwritable = |path: &Path| {
-        let path = path.to_owned();
-        move |source| WorkloadsError::Write { path, source }
-    };
     create_private_directory(directory).map_err(unwritable(directory))?;
     let name = |index: usize| nodes.get(index).map_or("", |node| node.name.as_str());
     let [a, b] = MAINTENANCES;

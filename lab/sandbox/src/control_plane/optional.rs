@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{ControlPlane, ControlPlaneError, ProxyAddresses, START_TIMEOUT, STOP_TIMEOUT};
 use super::{arguments, data_directory, readiness, start};
-use crate::certificates::write_private_file;
+use crate::files::write_private_file;
 
 /// The Stages by which kwok plays kubelets.
 const KWOK_STAGES: &str = include_str!("kwok_stages.yaml");
@@ -69,7 +69,7 @@ impl ControlPlane {
     /// Its Stages cannot be written, or it cannot be run.
     pub fn start_kwok(&mut self, label: &str) -> Result<(), ControlPlaneError> {
         let path = data_directory(&self.directory).join(arguments::KWOK_CONFIG);
-        write_private_file(&path, KWOK_STAGES).map_err(|source| ControlPlaneError::Write { path, source })?;
+        write_private_file(&path, KWOK_STAGES)?;
         self.start_optional("kwok", arguments::kwok(&self.kubeconfig, label))
     }
 
