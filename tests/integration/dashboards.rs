@@ -22,11 +22,10 @@ const FOLDER: &str = "charts/headgate/files/dashboards";
 /// Timeout of each wait, long enough for an election on a busy machine.
 const SOON: Duration = Duration::from_mins(2);
 /// What no node of a sandbox does: be maintained, be evicted, fail. Queries of these may have no answer.
-const WITHOUT_SERIES: [&str; 13] = [
+const WITHOUT_SERIES: [&str; 12] = [
     "headgate_admin_state_last_list_timestamp_seconds",
     "headgate_arm_request_errors_total",
     "headgate_arm_requests_rate_limited_total",
-    "headgate_arm_requests_throttled_total",
     "headgate_imds_errors_total",
     "headgate_leader_failed_terms_total",
     "headgate_listener_closed_total",

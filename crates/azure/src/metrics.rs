@@ -244,8 +244,7 @@ impl RequestMetrics {
     pub(crate) fn record_too_many_requests(&self, is_rate_limited: bool) {
         self.metrics.api_throttled.get_or_create(&self.labels).inc();
         if is_rate_limited {
-            let Labels { request, source, .. } = &self.labels;
-            self.metrics.own.record_throttled(request, source);
+            self.metrics.own.record_throttled();
         }
     }
 }
@@ -291,6 +290,7 @@ mod tests {
         };
         let requests = metrics.requests(&request_labels, "get", &group);
         requests.record_attempt(Duration::from_millis(200), Some("NotFound"));
+        requests.record_attempt(Duration::from_millis(200), Some("LinkedAuthorizationFailed"));
         requests.record_attempt(Duration::from_secs(3), None);
         requests.record_rate_limited();
         requests.record_too_many_requests(true);
@@ -311,16 +311,18 @@ mod tests {
             format!("cloudprovider_azure_op_duration_seconds_bucket{{le=\"1.0\",{labels}}} 1"),
             format!("cloudprovider_azure_op_duration_seconds_bucket{{le=\"1200.0\",{labels}}} 2"),
             format!("cloudprovider_azure_op_failure_count{{{labels}}} 1"),
-            format!("cloudprovider_azure_api_request_duration_seconds_count{{{api}}} 2"),
-            format!("cloudprovider_azure_api_request_duration_seconds_bucket{{le=\"0.25\",{api}}} 1"),
+            format!("cloudprovider_azure_api_request_duration_seconds_count{{{api}}} 3"),
+            format!("cloudprovider_azure_api_request_duration_seconds_bucket{{le=\"0.25\",{api}}} 2"),
             format!("cloudprovider_azure_api_request_errors{{{api},code=\"NotFound\"}} 1"),
             format!("cloudprovider_azure_api_request_ratelimited_count{{{api}}} 1"),
             format!("cloudprovider_azure_api_request_throttled_count{{{api}}} 1"),
             "# TYPE cloudprovider_azure_api_request_errors untyped".to_owned(),
-            format!("headgate_arm_request_duration_seconds_count{{{own}}} 2"),
+            format!("headgate_arm_request_duration_seconds_count{{{own}}} 3"),
             format!("headgate_arm_request_errors_total{{{own},code=\"NotFound\"}} 1"),
             format!("headgate_arm_requests_rate_limited_total{{{own}}} 1"),
-            format!("headgate_arm_requests_throttled_total{{{own}}} 1"),
+            "headgate_arm_requests_forbidden_total{code=\"AuthorizationFailed\"} 0".to_owned(),
+            "headgate_arm_requests_forbidden_total{code=\"LinkedAuthorizationFailed\"} 1".to_owned(),
+            "headgate_arm_requests_throttled_total 1".to_owned(),
             "headgate_admin_state_changes_total{to=\"Down\",result=\"succeeded\"} 2".to_owned(),
             "headgate_admin_state_changes_total{to=\"None\",result=\"failed\"} 1".to_owned(),
         ] {

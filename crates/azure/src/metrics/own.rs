@@ -1,13 +1,20 @@
 //! Metrics of calls to ARM under headgate's own names: types and suffixes as Prometheus recommends, and no labels of the subscription and
 //! the group, which are one each in most clusters. [`super::Metrics`] counts them together with upstream's.
 
-use headgate_core::telemetry::MetricTable;
+use headgate_core::telemetry::{ByLabel, MetricTable};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::REQUEST_BUCKETS;
 use crate::document::AdminState;
+
+/// ARM's codes that say that the identity lacks a right.
+const FORBIDDEN_CODES: [&str; 3] = [
+    "AuthorizationFailed",
+    "LinkedAuthorizationFailed",
+    "DenyAssignmentAuthorizationFailed",
+];
 
 /// The labels `request` and `source`, and perhaps `code`.
 type Labels = Vec<(&'static str, String)>;
@@ -21,7 +28,9 @@ fn labels(request: &str, source: &str) -> Labels {
 pub(super) struct OwnMetrics {
     request_duration: Family<Labels, Histogram, fn() -> Histogram>,
     request_errors: Family<Labels, Counter>,
-    throttled: Family<Labels, Counter>,
+    // Alerts read these two, so their series begin at 0: an increase shows the first error.
+    forbidden: ByLabel<Counter>,
+    throttled: Counter,
     rate_limited: Family<Labels, Counter>,
     admin_state_changes: Family<[(&'static str, &'static str); 2], Counter>,
 }
@@ -40,10 +49,15 @@ impl OwnMetrics {
                 status, or Connection or Deadline without a response",
                 Family::default(),
             ),
-            throttled: table.described(
+            forbidden: table.by_label(
+                "headgate_arm_requests_forbidden",
+                "HTTP requests to ARM that ARM refused because the identity lacks a right, by ARM's error code",
+                "code",
+                FORBIDDEN_CODES,
+            ),
+            throttled: table.metric(
                 "headgate_arm_requests_throttled",
-                "HTTP requests to ARM that ARM answered with 429 because of the rate of requests, by request and source",
-                Family::default(),
+                "HTTP requests to ARM that ARM answered with 429 because of the rate of requests",
             ),
             rate_limited: table.described(
                 "headgate_arm_requests_rate_limited",
@@ -63,6 +77,9 @@ impl OwnMetrics {
         let mut labels = labels(request, source);
         self.request_duration.get_or_create(&labels).observe(seconds);
         if let Some(code) = error_code {
+            if let Some(forbidden) = FORBIDDEN_CODES.into_iter().find(|known| *known == code) {
+                self.forbidden.of(forbidden).inc();
+            }
             labels.push(("code", code.to_owned()));
             self.request_errors.get_or_create(&labels).inc();
         }
@@ -72,8 +89,8 @@ impl OwnMetrics {
         self.rate_limited.get_or_create(&labels(request, source)).inc();
     }
 
-    pub(super) fn record_throttled(&self, request: &str, source: &str) {
-        self.throttled.get_or_create(&labels(request, source)).inc();
+    pub(super) fn record_throttled(&self) {
+        self.throttled.inc();
     }
 
     pub(super) fn count_admin_state_change(&self, to: AdminState, succeeded: bool) {
