@@ -8,8 +8,10 @@ use headgate_agent::own_node::{Boot, RememberedState};
 use headgate_controller::{admin_state, local_pools, preempt_events};
 use headgate_core::clock::Clock;
 use headgate_core::node::NodeReport;
+use headgate_core::telemetry::MetricTable;
 use headgate_http::server::{self, BindState};
 use headgate_kubernetes::NodeWriteMetrics;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -130,6 +132,12 @@ impl Metrics {
         let node = headgate_agent::own_node::Metrics::register(&mut registry);
         let node_writes = NodeWriteMetrics::register(&mut registry);
         let notifications = headgate_agent::notify::Metrics::register(&mut registry);
+        let expects_leader = MetricTable::from(&mut registry).metric::<Gauge>(
+            "headgate_leader_expected",
+            "1 if the role and the settings of this process mean that an instance leads, this one or another, 0 otherwise",
+        );
+        // Agents that leave it to others say so by their role.
+        expects_leader.set(i64::from(role != Role::All || settings.azure.is_configured()));
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
         let leader = headgate_kubernetes::leader::LeaderMetrics::register(&mut *leads);
         let azure = headgate_azure::Metrics::register(&mut *leads).with_own(&mut *leads);

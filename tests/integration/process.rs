@@ -209,6 +209,7 @@ async fn metrics_pass_promtool_and_count_every_request() {
         "proxy_livez_total{code=\"503\"} 0",
         "headgate_listener_bound{listener=\"healthz\"} 1",
         "headgate_healthy{path=\"healthz\"} 1",
+        "headgate_leader_expected 0",
     ] {
         assert!(text.lines().any(|l| l == line), "no {line} in {text}");
     }

@@ -15,8 +15,11 @@ async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
         agent.statusz().await["leader"],
         json!({"role": "agent", "stands": false})
     );
-    assert!(
-        !agent.metrics().await.contains("headgate_leader"),
+    let text = agent.metrics().await;
+    let lines = text.lines().filter(|line| line.starts_with("headgate_leader"));
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        ["headgate_leader_expected 1"],
         "it does not count what it does not do"
     );
     assert_eq!(agent.healthz().await.status, 200);
@@ -28,6 +31,7 @@ async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
     for line in [
         "headgate_leader 1",
         "headgate_leader_candidate 1",
+        "headgate_leader_expected 1",
         "headgate_leader_term 5",
         "headgate_leader_transitions_total{to=\"leader\"} 1",
         "headgate_leader_transitions_total{to=\"follower\"} 0",
