@@ -23,6 +23,9 @@ const SERVICES_PATH: &str = "/healthz/services/";
 /// What becomes of a probe of such a path where headgate does not answer about the rule's own Service.
 const GETS_404: &str = "gets 404 unless serviceHealthChecks is Path and the path names the Service itself, with externalTrafficPolicy: Local: \
                         the whole backend goes down";
+/// What gives ports that are not of TCP a probe on Azure, where annotations do not.
+const PROBE_OTHER_PROTOCOLS: &str = "set clusterServiceLoadBalancerHealthProbeMode: shared, or externalTrafficPolicy: Local: otherwise \
+                                     cloud-provider-azure gives UDP and SCTP ports no probe";
 /// The port of kube-proxy's health server, which shared probes use by default.
 const KUBE_PROXY_PORT: u16 = 10256;
 
@@ -103,9 +106,15 @@ pub(super) fn check_rules(world: &World) -> Found {
     let mut findings = ByObject::default();
     for rule in rules.iter().filter(|rule| rule.rule.probe.is_none()) {
         let what = "has no health probe: neither signals nor the admin state Down stop its new connections";
-        let do_ = "give the rule a probe; cloud-provider-azure adds one to each port unless an annotation turns it off \
-                   (service.beta.kubernetes.io/port_PORT_no_probe_rule)";
-        findings.add(rule, Finding::failure(what, do_));
+        let name = &rule.rule.name;
+        let finding = if name.contains("-UDP-") || name.contains("-SCTP-") {
+            Finding::warning(what, PROBE_OTHER_PROTOCOLS)
+        } else {
+            let do_ = "give the rule a probe; cloud-provider-azure adds one to each TCP port unless an annotation turns it off \
+                       (service.beta.kubernetes.io/port_PORT_no_probe_rule)";
+            Finding::failure(what, do_)
+        };
+        findings.add(rule, finding);
     }
     Finding::or_ok(
         findings.into_findings(),
@@ -203,7 +212,7 @@ fn wrong_probe(protocol: &str, path: &str) -> &'static str {
 
 fn annotate(port: u16) -> String {
     format!(
-        "annotate the Service for each of its ports PORT: service.beta.kubernetes.io/port_PORT_health-probe_protocol: http, \
+        "annotate the Service for each of its TCP ports PORT: service.beta.kubernetes.io/port_PORT_health-probe_protocol: http, \
          …_health-probe_port: \"{port}\", …_health-probe_request-path: /healthz"
     )
 }
@@ -217,18 +226,26 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Found {
             .filter(|service| service.is_load_balancer() && !service.is_local())
     };
     let findings = cluster().filter_map(|service| {
-        if is_annotated(service, port, |path| path.starts_with(SERVICES_PATH)) {
+        if unannotated_ports(service, port, |path| path.starts_with(SERVICES_PATH)).is_some() {
             let what = format!("its probe reaches headgate's port, but {GETS_404}");
             return Some(Finding::failure(what, "point the probe at the path /healthz").about(object(service)));
         }
-        if port == KUBE_PROXY_PORT || is_annotated(service, port, |path| path == "/healthz") {
+        if port == KUBE_PROXY_PORT {
             return None;
+        }
+        if let Some(others) = unannotated_ports(service, port, |path| path == "/healthz") {
+            let what = format!(
+                "its ports {} have no health probe on Azure, so nodes with signals keep getting their traffic",
+                others.join(", ")
+            );
+            let finding = Finding::warning(what, PROBE_OTHER_PROTOCOLS);
+            return (!others.is_empty()).then(|| finding.about(object(service)));
         }
         let what = format!(
             "no annotation points its probe at :{port}/healthz over HTTP: unless its load balancer probes that by itself, nodes with signals keep \
              getting its connections"
         );
-        let do_ = "Azure: service.beta.kubernetes.io/port_PORT_health-probe_port, …_protocol and …_request-path; AWS: \
+        let do_ = "Azure, for TCP: service.beta.kubernetes.io/port_PORT_health-probe_port, …_protocol and …_request-path; AWS: \
                    service.beta.kubernetes.io/aws-load-balancer-healthcheck-port, …-protocol and …-path; elsewhere configure the load balancer";
         Some(Finding::warning(what, do_).about(object(service)))
     });
@@ -239,10 +256,11 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Found {
     )
 }
 
-/// Whether the annotations of Azure, for every port, or of AWS point at the port and such a path over HTTP. No signal fails a TCP probe.
+/// Whether the annotations of Azure, for every TCP port, or of AWS point at the port and such a path over HTTP: the ports whose probes they
+/// do not change, `None` if they do not. No signal fails a TCP probe.
 /// Without a protocol AWS probes a Local Service over HTTP, and others over TCP. Azure takes a port's annotation, then its `appProtocol`, then
 /// the annotation of the Service, and else TCP; the path from the port's annotation or that of the Service.
-fn is_annotated(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bool) -> bool {
+fn unannotated_ports(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let annotations = service.metadata.annotations.as_ref();
     let value = |key: &str| {
         let value = annotations.and_then(|all| all.get(&format!("service.beta.kubernetes.io/{key}")));
@@ -264,8 +282,16 @@ fn is_annotated(service: &ServiceObject, port: u16, is_path: impl Fn(&str) -> bo
     };
     let aws = |key: &str| value(&format!("aws-load-balancer-healthcheck-{key}"));
     let aws_protocol = aws("protocol").or(service.is_local().then_some("http"));
-    !service.spec.ports.is_empty() && service.spec.ports.iter().all(azure)
-        || is_pointed(aws("port"), aws_protocol, aws("path"))
+    if is_pointed(aws("port"), aws_protocol, aws("path")) {
+        return Some(Vec::new());
+    }
+    let (tcp, others): (Vec<_>, Vec<_>) = service
+        .spec
+        .ports
+        .iter()
+        .partition(|port| matches!(&*port.protocol, "TCP" | ""));
+    let names = others.iter().map(|port| format!("{} {}", port.protocol, port.port));
+    (!tcp.is_empty() && tcp.into_iter().all(azure)).then(|| names.collect())
 }
 
 pub(super) fn check_local_services(world: &World) -> Found {
@@ -292,7 +318,7 @@ pub(super) fn check_local_services(world: &World) -> Found {
                        /healthz/services/NAMESPACE/NAME; nodePorts is for nodes without kube-proxy";
             return Some(Finding::failure(what, do_).about(object(service)));
         }
-        if opens_ports || is_drained_by_admin_states(world) || is_probed_at_path(service, &world.settings) {
+        if opens_ports || is_drained_by_admin_states(world) {
             return None;
         }
         let owner = if has_kube_proxy {
@@ -300,6 +326,15 @@ pub(super) fn check_local_services(world: &World) -> Found {
         } else {
             "another process"
         };
+        if let Some(others) = ports_not_probed_at_path(service, &world.settings) {
+            let what = format!(
+                "its ports {} keep getting connections on a node with signals until its last endpoint there is gone: {owner} answers its health \
+                 check node port {port}, and cloud-provider-azure gives UDP and SCTP ports no other probe",
+                others.join(", ")
+            );
+            let finding = Finding::warning(what, "let admin states take nodes out: adminState.mode Enforce");
+            return (!others.is_empty()).then(|| finding.about(object(service)));
+        }
         let what = format!(
             "keeps sending to a node with signals until its last endpoint there is gone: {owner} answers its health check node port {port}"
         );
@@ -322,9 +357,12 @@ fn is_drained_by_admin_states(world: &World) -> bool {
     world.azure.is_some() && world.settings.admin_state.mode == AdminStateMode::Enforce
 }
 
-fn is_probed_at_path(service: &ServiceObject, settings: &Settings) -> bool {
+/// The ports that are not probed at the Service's path; `None` if no port is.
+fn ports_not_probed_at_path(service: &ServiceObject, settings: &Settings) -> Option<Vec<String>> {
     let port = settings.healthz_bind_address.port();
-    settings.service_health == ServiceHealth::Path && is_annotated(service, port, |path| path == own_path(service))
+    let is_path = |path: &str| path == own_path(service);
+    let others = unannotated_ports(service, port, is_path);
+    others.filter(|_| settings.service_health == ServiceHealth::Path)
 }
 
 /// Where headgate answers about the Service.

@@ -1,6 +1,7 @@
 //! The table of broken worlds.
 
 use headgate_core::node::KnownSignal;
+use headgate_core::service::ServicePort;
 use std::collections::BTreeMap;
 
 use super::*;
@@ -186,6 +187,15 @@ const BROKEN: &[Broken] = &[
         "✗ rules service/default/web has no health probe",
     ),
     (
+        |world| {
+            show(world, &Value::Null, &addresses());
+            let view = &mut seen(world).load_balancers.as_mut().unwrap().found[0];
+            let pool = &mut Arc::get_mut(view).unwrap().pools[0];
+            Arc::get_mut(pool).unwrap().rules[0].name = RULE.replace("TCP-443", "UDP-53");
+        },
+        "! rules service/default/web has no health probe",
+    ),
+    (
         |world| show(world, &json!({"protocol": "Tcp", "port": 30080}), &addresses()),
         "! probes service/default/web its probe Tcp :30080 does not reach headgate: only admin states take nodes out (rules a0f8fad5bd9cb469fa16570867728950-TCP-443)",
     ),
@@ -327,6 +337,11 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
         },
         "! probes service/default/web no annotation points its probe at :10456/healthz over HTTP",
     ),
+    // cloud-provider-azure gives this port no probe, whatever is annotated.
+    (
+        |world| world.services.as_mut().unwrap()[0].spec.ports.push(udp_port()),
+        "! probes service/default/web its ports UDP 53 have no health probe",
+    ),
     (
         |world| *web_annotations(world) = of_aws(&[("protocol", "HTTPS")]),
         "! probes service/default/web no annotation points its probe at :10456/healthz over HTTP",
@@ -358,6 +373,19 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
         },
         "✗ local-services service/default/shop kube-proxy answers its health check node port 32000",
     ),
+    // Nor another one than that of the health check node port.
+    (
+        |world| {
+            world.settings.service_health = ServiceHealth::Path;
+            let spec = &mut world.services.as_mut().unwrap()[0].spec;
+            spec.external_traffic_policy = "Local".to_owned();
+            spec.health_check_node_port = 32000;
+            spec.ports.push(udp_port());
+            let key = "service.beta.kubernetes.io/port_443_health-probe_request-path";
+            web_annotations(world).insert(key.to_owned(), "/healthz/services/default/web".to_owned());
+        },
+        "! local-services service/default/web its ports UDP 53 keep getting connections",
+    ),
 ];
 
 /// Cluster Autoscaler with this delay and no annotation, on Nodes with these provider IDs.
@@ -381,6 +409,10 @@ fn a_delay_for_a_probe_and_open_connections_is_enough() {
         deletes_after(&mut world, delay, &[provider_id]);
         assert_eq!(wrong(&world), [], "{delay} {provider_id}");
     }
+}
+
+fn udp_port() -> ServicePort {
+    from(json!({"protocol": "UDP", "port": 53}))
 }
 
 fn web_annotations(world: &mut World) -> &mut BTreeMap<String, String> {
@@ -492,6 +524,7 @@ fn probes_of_aws_are_pointed_at_headgate_over_http() {
     world.settings.service_health = ServiceHealth::Path;
     let spec = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "ports": [{"port": 443}]});
     let mut shop = service("shop", "1", &spec);
+    shop.spec.ports.push(udp_port());
     let path = ("path", "/healthz/services/default/shop");
     for annotations in [of_aws(&[path]), of_aws(&[("protocol", "http"), path])] {
         shop.metadata.annotations = Some(annotations);
