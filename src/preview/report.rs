@@ -305,9 +305,7 @@ fn budgets(budgets: &[BudgetFacts], leaving: &[&PodFacts]) -> Vec<BudgetRow> {
     let mut rows: Vec<_> = budgets
         .iter()
         .filter_map(|budget| {
-            let pods = evicted()
-                .filter(|pod| budget.selects(&pod.namespace, &pod.labels))
-                .count();
+            let pods = evicted().filter(|pod| budget.is_about(pod)).count();
             (pods > 0).then(|| BudgetRow {
                 budget: format!("{}/{}", budget.namespace, budget.name),
                 disruptions_allowed: budget.disruptions_allowed,

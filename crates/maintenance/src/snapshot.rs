@@ -14,7 +14,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};
 use crate::automatic::AutomaticMaintenances;
-use crate::drain_plan::{Labels, PodSelector};
+use crate::drain_plan::PodSelector;
 use crate::machine::DeletedMachine;
 
 pub(crate) use pod::controlling_owner;
@@ -52,7 +52,7 @@ pub struct Snapshot {
 }
 
 /// A PodDisruptionBudget, as far as blockers depend on it.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BudgetFacts {
     /// Namespace of the budget, and of the pods that it is about.
     pub namespace: String,
@@ -64,12 +64,15 @@ pub struct BudgetFacts {
     pub disruptions_allowed: i32,
     /// Whether it needs all pods that it is about: it allows no disruption although all are healthy.
     pub needs_all: bool,
+    /// Whether its pods that are not Ready may be evicted without room.
+    pub lets_unready_go: bool,
 }
 
 impl BudgetFacts {
     /// The facts of a budget, or `None` for one without a selector, which is about no pod.
     pub fn read(budget: &PodDisruptionBudget) -> Option<Self> {
-        let selector = budget.spec.as_ref()?.selector.as_ref()?;
+        let spec = budget.spec.as_ref()?;
+        let selector = spec.selector.as_ref()?;
         let status = budget.status.as_ref();
         Some(Self {
             namespace: budget.metadata.namespace.clone().unwrap_or_default(),
@@ -79,11 +82,20 @@ impl BudgetFacts {
             // Before it is counted, a status is all zeros.
             needs_all: status
                 .is_some_and(|status| status.expected_pods > 0 && status.desired_healthy >= status.expected_pods),
+            lets_unready_go: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow")
+                || status.is_some_and(|status| {
+                    status.desired_healthy > 0 && status.current_healthy >= status.desired_healthy
+                }),
         })
     }
 
-    /// Whether the budget is about a pod with these labels.
-    pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {
-        self.namespace == namespace && self.selector.matches(labels)
+    /// Whether the Eviction API asks the budget about the pod. It asks none about one whose phase is `Pending`.
+    pub fn is_about(&self, pod: &PodFacts) -> bool {
+        !pod.is_pending && self.namespace == pod.namespace && self.selector.matches(&pod.labels)
+    }
+
+    /// Whether the budget, if it is the only one of the pod, lets the pod go now.
+    pub(crate) fn has_room_for(&self, pod: &PodFacts) -> bool {
+        self.disruptions_allowed > 0 || (self.lets_unready_go && !pod.is_ready)
     }
 }

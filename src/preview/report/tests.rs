@@ -33,7 +33,7 @@ fn budget(name: &str, app: &str, allowed: i32) -> BudgetFacts {
         name: name.to_owned(),
         selector: PodSelector::label("app", app),
         disruptions_allowed: allowed,
-        needs_all: false,
+        ..BudgetFacts::default()
     }
 }
 

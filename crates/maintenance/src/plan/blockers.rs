@@ -34,11 +34,11 @@ pub fn blocker(
     let is_evicted = pod.pod_type != PodType::DaemonSet;
     let budgets: Vec<_> = budgets
         .iter()
-        .filter(|budget| is_evicted && budget.selects(&pod.namespace, &pod.labels))
+        .filter(|budget| is_evicted && budget.is_about(pod))
         .collect();
     match budgets.as_slice() {
         [] => {}
-        [budget] if budget.disruptions_allowed > 0 => {}
+        [budget] if budget.has_room_for(pod) => {}
         [budget] => {
             let mut message = format!("PodDisruptionBudget {} allows 0 disruptions", budget.name);
             if let Some(advice) = advice(pod, evacuation, budget) {
@@ -154,7 +154,7 @@ mod tests {
             name: name.to_owned(),
             selector: PodSelector::label("app", app),
             disruptions_allowed: allowed,
-            needs_all: false,
+            ..BudgetFacts::default()
         }
     }
 
@@ -162,19 +162,34 @@ mod tests {
     fn budgets_block() {
         let now = NOW.parse().unwrap();
         let web = || budget("shop", "web", "web", 0);
-        for (budgets, expected) in [
-            (vec![], None),
-            (vec![budget("shop", "web", "web", 1)], None),
-            (vec![budget("shop", "db", "db", 0)], None),
-            (vec![budget("other", "web", "web", 0)], None),
-            (vec![web()], Some("PodDisruptionBudget web allows 0 disruptions")),
-            (
-                vec![web(), budget("shop", "all", "web", 3)],
-                Some("PodDisruptionBudgets all, web select the same pod, which the Eviction API does not support"),
-            ),
+        let of = |is_ready, is_pending| PodFacts {
+            is_pending,
+            is_ready,
+            ..pod()
+        };
+        let (ready, unready, pending) = (of(true, false), of(false, false), of(false, true));
+        let lets_unready_go = || BudgetFacts {
+            lets_unready_go: true,
+            ..web()
+        };
+        let one = Some("PodDisruptionBudget web allows 0 disruptions");
+        let two = Some("PodDisruptionBudgets all, web select the same pod, which the Eviction API does not support");
+        let both = || vec![lets_unready_go(), budget("shop", "all", "web", 3)];
+        for (pod, budgets, expected) in [
+            (&ready, vec![], None),
+            (&ready, vec![budget("shop", "web", "web", 1)], None),
+            (&ready, vec![budget("shop", "db", "db", 0)], None),
+            (&ready, vec![budget("other", "web", "web", 0)], None),
+            (&ready, vec![lets_unready_go()], one),
+            (&ready, both(), two),
+            (&unready, vec![web()], one),
+            (&unready, vec![lets_unready_go()], None),
+            (&unready, both(), two),
+            (&pending, vec![web()], None),
+            (&pending, both(), None),
         ] {
-            let found = blocker(&pod(), None, &budgets, true, now).map(|(_, message)| message);
-            assert_eq!(found.as_deref(), expected, "{budgets:?}");
+            let found = blocker(pod, None, &budgets, true, now).map(|(_, message)| message);
+            assert_eq!(found.as_deref(), expected, "{pod:?} {budgets:?}");
         }
     }
 

@@ -296,6 +296,7 @@ fn only_a_ready_pod_of_one_budget_that_needs_all_is_protected() {
         selector: PodSelector::label("app", "web"),
         disruptions_allowed,
         needs_all,
+        ..BudgetFacts::default()
     };
     let of = |change: fn(&mut PodFacts)| {
         let mut pod = scene().pod;

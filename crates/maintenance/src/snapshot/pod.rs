@@ -87,6 +87,7 @@ impl Owner {
 }
 
 /// A pod, as far as maintenances are concerned.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PodFacts {
     /// Namespace of the pod, and of its Evacuation.
@@ -109,6 +110,8 @@ pub struct PodFacts {
     pub owner: Option<Owner>,
     /// Whether it tolerates the taint of a maintenance.
     pub tolerates_maintenance: bool,
+    /// Whether its phase is `Pending`.
+    pub is_pending: bool,
     /// Whether its phase is `Succeeded` or `Failed`.
     pub is_finished: bool,
     /// Whether its condition `Ready` is `True`.
@@ -165,6 +168,7 @@ impl From<PodObject> for PodFacts {
             pod_type,
             owner,
             tolerates_maintenance: spec.tolerations.iter().flatten().any(tolerates_maintenance),
+            is_pending: status.phase.as_deref() == Some("Pending"),
             is_finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             is_ready: conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             grace_period: grace_period.map_or(DEFAULT_GRACE_PERIOD, SignedDuration::from_secs),
@@ -274,7 +278,9 @@ mod tests {
             ("Succeeded", false),
             ("Failed", false),
         ] {
-            assert_eq!(pod(&json!({}), &json!({}), phase).has_to_leave(), waits, "{phase}");
+            let facts = pod(&json!({}), &json!({}), phase);
+            assert_eq!(facts.has_to_leave(), waits, "{phase}");
+            assert_eq!(facts.is_pending, phase == "Pending");
         }
         let mirror = json!({"annotations": {MIRROR_ANNOTATION: "hash"}});
         assert!(!pod(&mirror, &json!({}), "Running").has_to_leave());

@@ -42,7 +42,7 @@ fn what_needs_someone_blocks() {
         name: "web".to_owned(),
         selector: PodSelector::label("app", "web"),
         disruptions_allowed: 0,
-        needs_all: false,
+        ..BudgetFacts::default()
     });
     world.observe("one", in_service());
     world.maintain("m", Stage::Drain, &["one"], &[]).settle();

@@ -524,7 +524,7 @@ fn a_dry_run_writes_its_status_only() {
         name: "all".to_owned(),
         selector: PodSelector::default(),
         disruptions_allowed: 0,
-        needs_all: false,
+        ..BudgetFacts::default()
     });
     world.settle();
     assert_eq!(world.snapshot.nodes, before);

@@ -163,7 +163,8 @@ impl World {
     /// A pod on a node; `fields` are merged into it.
     pub(crate) async fn pod(&self, node: &str, name: &str, fields: &Value) {
         let mut pod = json!({"metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name}},
-            "spec": {"nodeName": node, "containers": [{"name": "c"}]}, "status": {"phase": "Running"}});
+            "spec": {"nodeName": node, "containers": [{"name": "c"}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
         json_patch::merge(&mut pod, fields);
         self.create::<Pod>(NAMESPACE, pod).await;
     }
