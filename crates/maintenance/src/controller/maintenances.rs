@@ -316,8 +316,8 @@ fn maintained_nodes(
 
 fn gauges(maintenances: &[NodeMaintenance]) -> GaugeValues {
     let mut values = GaugeValues::default();
-    // A node of two maintenances counts once.
-    let mut counted = BTreeSet::new();
+    // A node of several maintenances counts once, as the one that knows most of it does: one that only cordons names no blockers.
+    let mut nodes: BTreeMap<&str, [i32; 3]> = BTreeMap::new();
     for object in maintenances {
         let stage = match object.spec.stage {
             Stage::Idle => 0,
@@ -327,13 +327,19 @@ fn gauges(maintenances: &[NodeMaintenance]) -> GaugeValues {
         };
         values.maintenances[stage] += 1;
         for node in object.status.iter().flat_map(|status| &status.node_statuses) {
-            if object.spec.dry_run || !counted.insert(&node.node_ref.name) {
+            if object.spec.dry_run {
                 continue;
             }
-            values.pods_pending += i64::from(node.pods_pending_evacuation);
-            values.pods_evacuating += i64::from(node.pods_evacuating);
-            values.blockers += i64::from(node.blockers_total);
+            let counts = [node.pods_pending_evacuation, node.pods_evacuating, node.blockers_total];
+            let known = nodes.entry(&node.node_ref.name).or_default();
+            *known = std::array::from_fn(|index| known[index].max(counts[index]));
         }
+    }
+    for counts in nodes.values() {
+        let [pending, evacuating, blockers] = counts.map(i64::from);
+        values.pods_pending += pending;
+        values.pods_evacuating += evacuating;
+        values.blockers += blockers;
     }
     values
 }

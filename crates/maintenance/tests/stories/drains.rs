@@ -155,6 +155,7 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
     world.budget("web", "web", 0).await;
     world.observe_out("one");
     let leader = world.lead().await;
+    world.maintain("a", "Cordon", &["one"], &json!({})).await;
     world.maintain("m", "Drain", &["one"], &json!({})).await;
     world
         .until("the first failure", |world| world.requests("POST", "web/eviction") == 1)
@@ -171,6 +172,7 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
         "PodDisruptionBudget web allows 0 disruptions; nothing replaces the pod: let the budget allow a disruption, or delete the pod"
     );
     assert!((world.metric("headgate_maintenance_evictions_total{outcome=\"disruption_budget\"}") - 4.0).abs() < 0.1);
+    assert!((world.metric("headgate_maintenance_blockers") - 1.0).abs() < 0.1);
     // Room ends the pause, also that of the next leader.
     world.pod("one", "api", &json!({})).await;
     world.budget("api", "api", 0).await;
