@@ -91,6 +91,7 @@ const LABELS_OF_LATER_SERIES: &[(&str, &[&str])] = &[
     ("headgate_maintenance", &[]),
     ("headgate_maintenance_pods", &["state"]),
     ("headgate_maintenances", &["stage"]),
+    ("headgate_maintenances_blocked", &[]),
     ("headgate_node_connections", &["service"]),
     ("headgate_pool_", &["load_balancer", "pool"]),
     ("headgate_service_ports", &["state"]),

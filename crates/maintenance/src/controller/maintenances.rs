@@ -29,7 +29,7 @@ use crate::blackhole::BlackholeMeter;
 use crate::machine::DeletedMachine;
 use crate::plan::action::Action;
 use crate::plan::concurrency;
-use crate::plan::conditions::own_conditions;
+use crate::plan::conditions::{BLOCKED, is_true, own_conditions};
 use crate::plan::phase::Phase;
 use crate::plan::plan;
 use crate::snapshot::Snapshot;
@@ -326,10 +326,11 @@ fn gauges(maintenances: &[NodeMaintenance]) -> GaugeValues {
             Stage::Complete => 3,
         };
         values.maintenances[stage] += 1;
-        for node in object.status.iter().flat_map(|status| &status.node_statuses) {
-            if object.spec.dry_run {
-                continue;
-            }
+        let Some(status) = object.status.as_ref().filter(|_| !object.spec.dry_run) else {
+            continue;
+        };
+        values.blocked += i64::from(is_true(&status.conditions, BLOCKED));
+        for node in &status.node_statuses {
             let counts = [node.pods_pending_evacuation, node.pods_evacuating, node.blockers_total];
             let known = nodes.entry(&node.node_ref.name).or_default();
             *known = std::array::from_fn(|index| known[index].max(counts[index]));

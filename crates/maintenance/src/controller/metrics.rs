@@ -40,6 +40,8 @@ words! {
 pub(super) struct GaugeValues {
     /// Maintenances by stage, in the order of the stages.
     pub(super) maintenances: [i64; 4],
+    /// Maintenances, without dry runs, whose condition `Blocked` is `True`.
+    pub(super) blocked: i64,
     pub(super) pods_pending: i64,
     pub(super) pods_evacuating: i64,
     pub(super) blockers: i64,
@@ -54,6 +56,7 @@ pub struct Metrics {
     out_to_evacuation: Histogram,
     blackholes: ByLabel<Histogram>,
     maintenances: ByLabel<Gauge>,
+    blocked: Gauge,
     pods: ByLabel<Gauge>,
     blockers: Gauge,
     restarts: Counter,
@@ -103,6 +106,10 @@ impl Metrics {
                 "NodeMaintenances by spec.stage; on the leader only",
                 "stage",
                 Stage::ALL.map(Stage::as_str),
+            ),
+            blocked: table.metric(
+                "headgate_maintenances_blocked",
+                "NodeMaintenances whose condition Blocked is True, without dry runs; on the leader only",
             ),
             pods: table.by_label(
                 "headgate_maintenance_pods",
@@ -164,6 +171,7 @@ impl Metrics {
         for (state, count) in [("pending", values.pods_pending), ("evacuating", values.pods_evacuating)] {
             self.pods.of(state).set(count);
         }
+        self.blocked.set(values.blocked);
         self.blockers.set(values.blockers);
     }
 

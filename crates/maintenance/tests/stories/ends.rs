@@ -89,6 +89,7 @@ async fn a_node_whose_writes_are_refused_is_named_until_they_are_not() {
     );
     assert_eq!(world.node_status("m", "two").drain_message, "");
     assert_eq!(reason(&world, "Blocked"), "NodeWriteFailed");
+    assert!((world.metric("headgate_maintenances_blocked") - 1.0).abs() < 0.1);
     for kind in ["Blocked", "Progressing"] {
         let message = message(&world, kind);
         assert!(
