@@ -77,6 +77,8 @@ struct Memory {
     evict_at: Option<Instant>,
     waits_for_budget: bool,
     last_eviction: Option<Instant>,
+    /// Why its last step failed.
+    failure: Option<String>,
     /// When its pod, of a DaemonSet, may be deleted again.
     delete_at: Option<Instant>,
     /// The node of a pod that is on no maintained node.
@@ -93,6 +95,8 @@ struct Due {
     pod: Option<PodFacts>,
     /// Whether a cache has had it.
     was_seen: bool,
+    /// Why its last step failed.
+    last_failure: Option<String>,
     /// When the turns of evacuators end, where the pod's node has a deadline.
     turns_end: Option<Timestamp>,
     /// Where the pod gets less time to end than it asks for.
@@ -103,8 +107,10 @@ struct Due {
 
 /// What became of it.
 enum Worked {
-    /// A step was made, or failed and is repeated.
+    /// A step was made.
     Stepped,
+    /// It failed, and is repeated.
+    Failed(String),
     /// The eviction was accepted.
     Evicted,
     /// The eviction failed so many times.
@@ -235,6 +241,7 @@ impl EvacuationController {
                     evacuation: evacuation.clone(),
                     pod: pod.cloned(),
                     was_seen: memory.is_seen,
+                    last_failure: memory.failure.clone(),
                     turns_end,
                     cut,
                     deletion,
@@ -325,8 +332,10 @@ impl Memory {
     fn apply(&mut self, evacuation: &Evacuation, is_cached: bool, worked: Worked, now: Instant) {
         self.version = evacuation.resource_version();
         self.repeat_at = Some(now + REPEAT_INTERVAL);
+        self.failure = None;
         match worked {
             Worked::Stepped => {}
+            Worked::Failed(why) => self.failure = Some(why),
             Worked::Evicted => {
                 // The pod terminates, which its cache shows; a status write in between changes nothing.
                 self.evict_at = Some(now + ACCEPTED_INTERVAL);
@@ -391,10 +400,7 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
                 let state = PodState::of_name(&read, &reference.uid, due.was_seen);
                 (state, is_it.then(|| read.node.clone()))
             }
-            Err(error) => {
-                log_failure("pod", evacuation, span, &error);
-                return Worked::Stepped;
-            }
+            Err(error) => return failed("pod", due, span, &error),
         }
     };
     let step = step(evacuation, pod, due.turns_end, now);
@@ -414,18 +420,24 @@ async fn work_on(writer: &Writer, due: &Due, span: &ReconcileSpan, now: Timestam
                 }
                 // The evacuator or an instigator wrote at the same time, or it has ended.
                 Err(WriteError::Conflict | WriteError::Gone) => {}
-                Err(error) => log_failure("evacuation", evacuation, span, &error),
+                Err(error) => return failed("evacuation", due, span, &error),
             }
             Worked::Stepped
         }
     }
 }
 
-fn log_failure(what: &str, evacuation: &Evacuation, span: &ReconcileSpan, error: &WriteError) {
+/// Logs a failure. One that is as the last one is no news.
+fn failed(what: &str, due: &Due, span: &ReconcileSpan, error: &WriteError) -> Worked {
     span.fail(error.outcome().as_str(), error);
-    let (namespace, name) = (evacuation.namespace().unwrap_or_default(), evacuation.name_any());
-    let is_refused = matches!(error, WriteError::Refused(_));
-    warn_if!(is_refused, what, namespace, name, %error, retry_in = ?REPEAT_INTERVAL, "Evacuation not written");
+    let (namespace, name) = (
+        due.evacuation.namespace().unwrap_or_default(),
+        due.evacuation.name_any(),
+    );
+    let why = error.to_string();
+    let needs_somebody = matches!(error, WriteError::Refused(_)) && due.last_failure.as_ref() != Some(&why);
+    warn_if!(needs_somebody, what, namespace, name, %error, retry_in = ?REPEAT_INTERVAL, "Evacuation not written");
+    Worked::Failed(why)
 }
 
 /// Makes one step that is a write of the Evacuation.
@@ -468,10 +480,7 @@ async fn evict(writer: &Writer, due: &Due, pod: &PodFacts, span: &ReconcileSpan,
     let evacuation = &due.evacuation;
     let outcome = match writer.evict(pod, due.cut).await {
         Ok(outcome) => outcome,
-        Err(error) => {
-            log_failure("eviction", evacuation, span, &error.into());
-            return Worked::Stepped;
-        }
+        Err(error) => return failed("eviction", due, span, &error.into()),
     };
     let (reason, message) = match outcome {
         EvictionOutcome::Accepted => {
@@ -501,7 +510,7 @@ async fn evict(writer: &Writer, due: &Due, pod: &PodFacts, span: &ReconcileSpan,
         "eviction failed"
     );
     if let Err(error) = writer.write_evacuation_status(evacuation, status).await {
-        log_failure("status", evacuation, span, &error);
+        failed("status", due, span, &error);
     }
     Worked::Refused { failures, reason }
 }

@@ -68,8 +68,10 @@ pub(super) struct Executor {
     pub(super) written_at: HashMap<String, Instant>,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
-    /// When and why the last write of an Evacuation failed that the plan still asks for, by the pod's UID.
+    /// When the last write of an Evacuation that the plan still asks for is repeated, and why it failed, by the pod's UID.
     pub(super) refused: BTreeMap<String, (Instant, String)>,
+    /// Until a write of an Evacuation that fails now is repeated.
+    pub(super) retry: Duration,
     /// Why the last write of a Node failed for which the plan still asks.
     pub(super) refused_nodes: RefusedNodes,
 }
@@ -118,11 +120,17 @@ impl Executor {
         }
         self.write_all(&mut turn, objects.into_values().collect(), now, Duration::MAX)
             .await;
+        requests.retain(|actions| {
+            let later = self.repeated_at(actions).filter(|at| *at > Instant::now());
+            if let Some(at) = later {
+                turn.write_at(at);
+            }
+            later.is_none()
+        });
         for mut evacuations in [cancellations, requests] {
             evacuations.retain(|actions| !actions.iter().any(|action| turn.is_blocked(action)));
             // Those that failed come last, the latest at the end, so that none whose requests hang keeps others from their turn.
-            let failed_at = |action: &Action| self.refused.get(action.evacuated_pod()?).map(|(at, _)| *at);
-            evacuations.sort_by_key(|actions| actions.iter().find_map(failed_at));
+            evacuations.sort_by_key(|actions| self.repeated_at(actions));
             self.write_all(&mut turn, evacuations, now, EVACUATION_WRITES_LIMIT)
                 .await;
         }
@@ -164,13 +172,29 @@ impl Executor {
                         }
                     }
                     Err(error) => {
-                        self.refused.extend(refusal(&action, &error));
-                        turn.failed(&action, &span, &error);
+                        let is_known = self.remember_refusal(&action, &error);
+                        turn.failed(&action, &span, &error, is_known);
                     }
                 }
             }
             left.for_each(|action| turn.keep_back(&action));
         }
+    }
+
+    /// When the write of an Evacuation that failed is repeated.
+    fn repeated_at(&self, actions: &[Action]) -> Option<Instant> {
+        let mut pods = actions.iter().filter_map(Action::evacuated_pod);
+        pods.find_map(|pod| Some(self.refused.get(pod)?.0))
+    }
+
+    /// Remembers that an Evacuation could not be written, but for what another turn resolves. Gives whether it failed so before.
+    fn remember_refusal(&mut self, action: &Action, error: &WriteError) -> bool {
+        let (Some(pod), WriteError::Refused(why) | WriteError::Failed(why)) = (action.evacuated_pod(), error) else {
+            return false;
+        };
+        let refusal = (Instant::now() + self.retry, why.clone());
+        let before = self.refused.insert(pod.to_owned(), refusal);
+        before.is_some_and(|(_, before)| before == *why)
     }
 
     /// Remembers what a write did.
@@ -208,7 +232,7 @@ impl Executor {
         let Some(due_at) = due_at.filter(|_| !is_urgent(object.status.as_ref(), status)) else {
             return false;
         };
-        turn.next_write_at = Some(turn.next_write_at.map_or(due_at, |at| at.min(due_at)));
+        turn.write_at(due_at);
         true
     }
 
@@ -296,12 +320,4 @@ impl Executor {
             }
         }
     }
-}
-
-/// The UID of the pod whose Evacuation could not be written, when and why. What another turn resolves is none.
-fn refusal(action: &Action, error: &WriteError) -> Option<(String, (Instant, String))> {
-    let (WriteError::Refused(why) | WriteError::Failed(why)) = error else {
-        return None;
-    };
-    Some((action.evacuated_pod()?.to_owned(), (Instant::now(), why.clone())))
 }

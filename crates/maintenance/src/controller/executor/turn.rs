@@ -72,8 +72,13 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Counts and logs a write that failed, and keeps back what depends on it.
-    pub(super) fn failed(&mut self, action: &Action, span: &ReconcileSpan, error: &WriteError) {
+    /// Remembers that something is to be written then.
+    pub(super) fn write_at(&mut self, at: Instant) {
+        self.next_write_at = Some(self.next_write_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Counts and logs a write that failed, and keeps back what depends on it. One that is known to fail so is no news.
+    pub(super) fn failed(&mut self, action: &Action, span: &ReconcileSpan, error: &WriteError, is_known: bool) {
         self.failures += 1;
         self.keep_back(action);
         let (what, name) = written_object(action);
@@ -85,8 +90,8 @@ impl<'a> Turn<'a> {
             WriteError::Refused(_) | WriteError::Failed(_) => {
                 self.errors += 1;
                 span.fail(error.outcome().as_str(), error);
-                let is_refused = matches!(error, WriteError::Refused(_));
-                warn_if!(is_refused, what, name, %error, "maintenance not written; retrying");
+                let needs_somebody = matches!(error, WriteError::Refused(_)) && !is_known;
+                warn_if!(needs_somebody, what, name, %error, "maintenance not written; retrying");
             }
         }
     }
