@@ -159,6 +159,7 @@ impl EvacuationController {
                 () = sleep_until(turn_at) => {
                     next_turn_from = Instant::now() + MIN_INTERVAL;
                     let (due, wake_at) = self.due();
+                    self.publish_located_nodes();
                     (queue, turn_at) = (due.into(), wake_at.max(next_turn_from));
                     false
                 }

@@ -21,7 +21,7 @@ async fn an_evacuation_of_another_instigator_is_carried_out_without_any_maintena
     world
         .pod("one", "web", &registered("app.example", "not a number"))
         .await;
-    let _leader = world.lead().await;
+    let leader = world.lead().await;
     let uid = world
         .fake
         .peek::<k8s_openapi::api::core::v1::Pod>(NAMESPACE, "web")
@@ -49,6 +49,17 @@ async fn an_evacuation_of_another_instigator_is_carried_out_without_any_maintena
     sleep(20 * SECOND).await;
     assert!(world.evacuation("web").await.is_none());
     assert_eq!(world.isolation("one"), (false, Vec::new(), None));
+    // Nothing needs the pods of its node any more.
+    let of_node = || {
+        let requests = world.fake.requests();
+        let selectors = requests.iter().filter_map(|request| request.query.get("fieldSelector"));
+        selectors.filter(|selector| *selector == "spec.nodeName=one").count()
+    };
+    let before = of_node();
+    leader.faults.cut_watches();
+    sleep(MINUTE).await;
+    assert!(before > 0);
+    assert_eq!(of_node(), before);
 }
 
 #[tokio::test(start_paused = true)]
