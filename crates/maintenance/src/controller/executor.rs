@@ -66,6 +66,8 @@ pub(super) struct Executor {
     pub(super) reverted: Arc<Mutex<RevertedCordons>>,
     /// When the status of each maintenance was written last, by UID.
     pub(super) written_at: HashMap<String, Instant>,
+    /// When these controllers began. They measure no Evacuation on a node that was confirmed before: it need not be the first.
+    pub(super) started_at: Timestamp,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
     /// When the last write of an Evacuation that the plan still asks for is repeated, and why it failed, by the pod's UID.
@@ -308,7 +310,8 @@ impl Executor {
             let confirmed = status
                 .load_balancer
                 .as_ref()
-                .and_then(|status| status.confirmed_time.as_ref());
+                .and_then(|status| status.confirmed_time.as_ref())
+                .filter(|confirmed| confirmed.0 >= self.started_at);
             let is_first = status.pods_evacuating == 0
                 && self
                     .evacuated

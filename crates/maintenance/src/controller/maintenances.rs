@@ -76,6 +76,7 @@ impl MaintenanceController {
                 upgrade_statuses: context.node_intents.field(NodeField::UpgradeStatus),
                 reverted: Arc::default(),
                 written_at: HashMap::new(),
+                started_at: context.clock.now().wall,
                 evacuated: BTreeSet::new(),
                 refused: BTreeMap::new(),
                 retry: FIRST_RETRY,
@@ -173,7 +174,9 @@ impl MaintenanceController {
             let mut maintenances = snapshot.maintenances.iter();
             maintenances.any(|one| one.metadata.uid.as_ref() == Some(uid))
         };
-        self.executor.evacuated.retain(|(maintenance, _)| exists(maintenance));
+        let listed: BTreeSet<_> = listed_nodes(&snapshot.maintenances).collect();
+        let evacuated = &mut self.executor.evacuated;
+        evacuated.retain(|(maintenance, node)| listed.contains(&(maintenance.as_str(), node.as_str())));
         self.executor.written_at.retain(|maintenance, _| exists(maintenance));
         let planned: BTreeSet<_> = plan.actions.iter().filter_map(Action::evacuated_pod).collect();
         self.executor.refused.retain(|pod, _| planned.contains(pod.as_str()));
@@ -297,6 +300,15 @@ fn has_traces(node: &Node) -> bool {
         || node.is_upgrade_paused
         || node.maintenance_taint.is_some()
         || own_conditions(node).next().is_some()
+}
+
+/// The nodes in the status of each maintenance, by UID and name.
+fn listed_nodes(maintenances: &[NodeMaintenance]) -> impl Iterator<Item = (&str, &str)> {
+    maintenances.iter().flat_map(|object| {
+        let uid = object.metadata.uid.as_deref().unwrap_or_default();
+        let nodes = object.status.iter().flat_map(|status| &status.node_statuses);
+        nodes.map(move |node| (uid, node.node_ref.name.as_str()))
+    })
 }
 
 /// The nodes whose pods a plan depends on.

@@ -3,11 +3,11 @@
 use headgate_maintenance::api::LoadBalancerState;
 use headgate_maintenance::api::names::COMPLETION_FINALIZER;
 use headgate_test_kubernetes::{Fault, RecordedRequest};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{MINUTE, SECOND, World};
+use crate::world::{MINUTE, SECOND, World, node};
 
 /// The value of the taint of a maintenance: its UID.
 fn uid(world: &World, name: &str) -> String {
@@ -188,6 +188,22 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
     world.allow("api", 1);
     sleep(15 * SECOND).await;
     assert!(!world.has_pod("api"));
+
+    // Only the first Evacuation since a confirmation is measured, and not by a leader that has not seen the confirmation.
+    let measured = |world: &World| world.metric("headgate_maintenance_out_to_first_evacuation_seconds_count");
+    world.pod("one", "late", &json!({})).await;
+    world.until("it leaves", |world| !world.has_pod("late")).await;
+    assert!((measured(&world) - 1.0).abs() < 0.1);
+    // A machine that comes back under its name is another one.
+    world.fake.delete::<Node>("", "one");
+    sleep(10 * SECOND).await;
+    world.create::<Node>("", node("one")).await;
+    world.observe_in("one");
+    sleep(10 * SECOND).await;
+    world.observe_out("one");
+    world.pod("one", "new", &json!({})).await;
+    world.until("it leaves", |world| !world.has_pod("new")).await;
+    assert!((measured(&world) - 2.0).abs() < 0.1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -305,11 +321,9 @@ async fn another_actor_that_keeps_uncordoning_is_reported() {
         world.until("cordoned", |world| world.isolation("one").0).await;
         sleep(SECOND).await;
         assert!(world.notes("one", "CordonReverted").await.is_empty(), "{reverts}");
-        world
-            .fake
-            .change::<k8s_openapi::api::core::v1::Node>("", "one", |node| {
-                node["spec"]["unschedulable"] = json!(false);
-            });
+        world.fake.change::<Node>("", "one", |node| {
+            node["spec"]["unschedulable"] = json!(false);
+        });
     }
     world.until("cordoned again", |world| world.isolation("one").0).await;
     sleep(SECOND).await;

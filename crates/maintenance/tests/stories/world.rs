@@ -62,6 +62,12 @@ impl Leader {
     }
 }
 
+/// A node that is Ready.
+pub(crate) fn node(name: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
 impl World {
     /// Nodes that are in service in their load balancers.
     pub(crate) async fn new(nodes: &[&str]) -> Self {
@@ -84,9 +90,7 @@ impl World {
             first_read_after: Duration::ZERO,
         };
         for name in nodes {
-            let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
-                "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-            world.create::<Node>("", node).await;
+            world.create::<Node>("", node(name)).await;
         }
         world
     }
