@@ -1,7 +1,7 @@
 //! Which Nodes have a serving endpoint of each Service with a `healthCheckNodePort`, found by that port, by its name, or by a rule's name.
 //! Pure.
 //!
-//! It counts as kube-proxy does for that port: an endpoint serves while it is ready, so one that only terminates does not. The
+//! It counts as kube-proxy does for that port: an endpoint serves while it is ready and has a port, so one that only terminates does not. The
 //! families are not distinguished: where a Service has two, a Node with an endpoint of either serves. No object is kept: of an
 //! EndpointSlice only the Nodes with a serving endpoint, whose names are in memory once, for as long as a slice has them.
 //!
@@ -229,8 +229,7 @@ impl ServiceIndex {
         let Some(service) = service else {
             return is_changed;
         };
-        let serving = slice.endpoints.iter().flatten().filter(|endpoint| endpoint.is_ready());
-        let names: BTreeSet<&str> = serving.filter_map(|endpoint| endpoint.node_name.as_deref()).collect();
+        let names: BTreeSet<&str> = slice.ready_endpoints().map(|(node, _)| node).collect();
         let names: Vec<Arc<str>> = names.into_iter().map(|name| self.intern(name)).collect();
         self.service_of_slice.insert(name.clone(), service.clone());
         let known = self.services.entry(service).or_default();

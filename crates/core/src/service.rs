@@ -296,6 +296,25 @@ impl EndpointSliceObject {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         (!name.is_empty()).then(|| NamespacedName::new(namespace, name))
     }
+
+    /// The ready endpoints on nodes that kube-proxy would use: the name of the node, which may come several times, and the first address of
+    /// each. Without a usable port there is none: the EndpointSlice controller writes such a slice for pods that lack the Service's named port.
+    pub fn ready_endpoints(&self) -> impl Iterator<Item = (&str, IpAddr)> {
+        let is_usable = |port: &EndpointPortObject| {
+            port.name.is_some() && port.port.is_some_and(|number| (1..=65_535).contains(&number))
+        };
+        let has_port = self.ports.iter().flatten().any(is_usable);
+        let is_of_type = |address: &IpAddr| match self.address_type.as_str() {
+            "IPv4" => address.is_ipv4(),
+            "IPv6" => address.is_ipv6(),
+            _ => false,
+        };
+        let endpoints = self.endpoints.iter().flatten().filter(move |_| has_port);
+        endpoints
+            .filter(|endpoint| endpoint.is_ready())
+            .filter_map(|endpoint| Some((endpoint.node_name.as_deref()?, endpoint.address?)))
+            .filter(move |(_, address)| is_of_type(address))
+    }
 }
 
 impl EndpointObject {

@@ -229,7 +229,7 @@ impl Cluster {
         let endpoint = |(number, node)| json!({"addresses": [format!("10.244.0.{}", number + 1)], "nodeName": node});
         let endpoints: Vec<Value> = nodes.iter().enumerate().map(endpoint).collect();
         let slice = json!({"metadata": {"name": format!("{name}-1"), "labels": {"kubernetes.io/service-name": name}},
-            "addressType": "IPv4", "endpoints": endpoints});
+            "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80}]});
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
         let slice = serde_json::from_value(slice).unwrap();
         slices.create(&PostParams::default(), &slice).await.unwrap();

@@ -52,6 +52,11 @@ fn ready_endpoints_serve_in_whatever_order_the_objects_come() {
             !index.apply_slice(&slice("web-1", Some("web"), &endpoints), now),
             "the same again"
         );
+        // As where the Service names a port that the pods no longer have; kube-proxy uses no such endpoint.
+        let mut without_port = slice("web-2", Some("web"), &[("n4", None)]);
+        without_port.ports = None;
+        assert!(!index.apply_slice(&without_port, now));
+        assert_eq!(serving(&index, 32000).unwrap(), ["n1", "n2"]);
     }
 }
 

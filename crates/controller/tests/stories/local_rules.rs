@@ -61,7 +61,7 @@ async fn serve(cluster: &TestCluster, number: usize, ready: bool) {
     let conditions = json!({"ready": ready, "serving": true, "terminating": !ready});
     let slice = json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": "IPv4", "endpoints": [{"addresses": [format!("10.244.{number}.9")],
-            "nodeName": format!("node-{number}"), "conditions": conditions}]});
+            "nodeName": format!("node-{number}"), "conditions": conditions}], "ports": [{"name": "", "port": 80}]});
     let _ = slices.delete(&name, &DeleteParams::default()).await;
     let slice = serde_json::from_value(slice).unwrap();
     slices.create(&PostParams::default(), &slice).await.unwrap();

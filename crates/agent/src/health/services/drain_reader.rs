@@ -27,7 +27,7 @@ use super::super::ip_family::PerFamily;
 use super::super::verdict::VerdictInputs;
 use super::drain::{DrainReads, OtherNodes, OwnState, ServiceRead, Signals};
 use super::index::ServiceTable;
-use super::kept_objects::{self, LABEL_SELECTOR};
+use super::kept_objects::LABEL_SELECTOR;
 use super::service_drains::own_state;
 
 /// From the start of a read of a Service to that of its next: several fit into the validity of a read.
@@ -362,7 +362,7 @@ async fn serving_nodes(client: &Client, service: &NamespacedName, own_name: &str
     // One that cannot be decoded shows no node, so this node is held back rather than let go; the watch reports it.
     let (slices, _) = split_list(listed);
     let mut families = PerFamily::<BTreeSet<String>>::default();
-    for (name, address) in slices.iter().flat_map(kept_objects::serving_nodes) {
+    for (name, address) in slices.iter().flat_map(EndpointSliceObject::ready_endpoints) {
         families.get_mut_by_address(address).insert(name.to_owned());
     }
     let PerFamily { v4, v6 } = families;

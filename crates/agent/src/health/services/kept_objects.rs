@@ -1,13 +1,12 @@
 //! What service health keeps of Services and EndpointSlices. Pure.
 //!
-//! The rules are kube-proxy's. Only the first address of an endpoint counts. `ready` that is not set means true.
-//! Endpoints without a usable port do not count. Headless Services and those of another proxy are left out.
-//! Terminating endpoints are not ready, except those of a Service with `publishNotReadyAddresses`: the EndpointSlice
-//! controller sets `ready` accordingly.
+//! The rules are kube-proxy's, also those of [`EndpointSliceObject::ready_endpoints`]. Headless Services and those of another proxy are left
+//! out. Terminating endpoints are not ready, except those of a Service with `publishNotReadyAddresses`: the EndpointSlice controller sets
+//! `ready` accordingly.
 
 use std::net::IpAddr;
 
-use headgate_core::service::{EndpointPortObject, EndpointSliceObject, NamespacedName, ServiceObject};
+use headgate_core::service::{EndpointSliceObject, NamespacedName, ServiceObject};
 
 use super::super::ip_family::PerFamily;
 
@@ -56,34 +55,11 @@ impl LocalService {
     }
 }
 
-/// The ready endpoints that kube-proxy would use: the node and the address of each.
-fn ready_endpoints(slice: &EndpointSliceObject) -> impl Iterator<Item = (Option<&str>, IpAddr)> {
-    let is_usable = |port: &EndpointPortObject| {
-        port.name.is_some() && port.port.is_some_and(|number| (1..=65_535).contains(&number))
-    };
-    let has_port = slice.ports.iter().flatten().any(is_usable);
-    let is_of_type = |address: &IpAddr| match slice.address_type.as_str() {
-        "IPv4" => address.is_ipv4(),
-        "IPv6" => address.is_ipv6(),
-        _ => false,
-    };
-    let endpoints = slice.endpoints.iter().flatten().filter(move |_| has_port);
-    endpoints
-        .filter(|endpoint| endpoint.is_ready())
-        .filter_map(|endpoint| Some((endpoint.node_name.as_deref(), endpoint.address?)))
-        .filter(move |(_, address)| is_of_type(address))
-}
-
-/// The names of the nodes with a ready endpoint, and its address; one may come several times.
-pub(super) fn serving_nodes(slice: &EndpointSliceObject) -> impl Iterator<Item = (&str, IpAddr)> {
-    ready_endpoints(slice).filter_map(|(node, address)| Some((node?, address)))
-}
-
 impl LocalSlice {
     /// What is kept of the slice on the node `node_name`; `None` if no endpoint is ready there.
     pub(super) fn read(slice: &EndpointSliceObject, node_name: &str) -> Option<Self> {
         let service = slice.service()?;
-        let here = ready_endpoints(slice).filter(|(node, _)| *node == Some(node_name));
+        let here = slice.ready_endpoints().filter(|(node, _)| *node == node_name);
         let ready: Box<[IpAddr]> = here.map(|(_, address)| address).collect();
         (!ready.is_empty()).then_some(Self { service, ready })
     }

@@ -191,7 +191,7 @@ impl LocalCluster {
             return;
         }
         let object = json!({"metadata": {"name": slice, "labels": {"kubernetes.io/service-name": service}},
-            "addressType": "IPv4", "endpoints": endpoints});
+            "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80}]});
         let object = serde_json::from_value(object).unwrap();
         self.slices().create(&PostParams::default(), &object).await.unwrap();
     }

@@ -222,7 +222,7 @@ impl Chaos {
             .request(self.api().create(&PostParams::default(), &service))
             .await?;
         let slice = json!({"metadata": {"name": format!("{name}-1"), "labels": {"kubernetes.io/service-name": name}},
-            "addressType": "IPv4", "endpoints": endpoints(nodes.iter().copied())});
+            "addressType": "IPv4", "endpoints": endpoints(nodes.iter().copied()), "ports": [{"name": "", "port": 80}]});
         let slice = serde_json::from_value(slice).unwrap();
         let slice = self
             .request(self.api::<EndpointSlice>().create(&PostParams::default(), &slice))

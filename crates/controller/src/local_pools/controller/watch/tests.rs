@@ -22,7 +22,7 @@ fn service(policy: &str) -> Value {
 fn slice(name: &str, node: &str) -> Value {
     json!({"metadata": {"namespace": "default", "name": name, "resourceVersion": "7",
             "labels": {"kubernetes.io/service-name": "web"}},
-        "addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": node}]})
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": node}], "ports": [{"name": "", "port": 80}]})
 }
 
 fn slim<T: serde::de::DeserializeOwned>(object: Value) -> T {
