@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use headgate_core::node::{NodeTraffic, Unproved};
 use headgate_core::telemetry::first_names;
+use headgate_kubernetes::EventKind;
 use jiff::Timestamp;
 
+use super::events::MAINTAIN_NODE;
 use super::executor::Executor;
 use crate::api::LoadBalancerState;
 use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode};
 use crate::snapshot::{PodFacts, Snapshot};
 
-/// The reason of the event about a node that could not serve what load balancers may have sent to it.
-const CONNECTIONS_AT_RISK: &str = "ConnectionsAtRisk";
+/// A node could not serve what load balancers may have sent to it.
+const CONNECTIONS_AT_RISK: EventKind = EventKind::warning("ConnectionsAtRisk", MAINTAIN_NODE);
 /// Below it, the event is not worth its place.
 const MIN_REPORTED: Duration = Duration::from_secs(1);
 /// Services that an event names.
@@ -30,10 +32,8 @@ pub(super) fn measure(meter: &mut BlackholeMeter, snapshot: &Snapshot, executor:
         }
         if let Some(note) = note(&results) {
             let uid = executor.node_uid(&node);
-            executor
-                .writer
-                .events
-                .about_node(&node, &uid, true, CONNECTIONS_AT_RISK, &note);
+            let events = &executor.writer.events;
+            events.about_node(&node, &uid, CONNECTIONS_AT_RISK, &note);
         }
     }
 }

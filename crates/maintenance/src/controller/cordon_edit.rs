@@ -8,19 +8,19 @@ use headgate_core::clock::Clock;
 use headgate_core::node::{
     AUTOSCALER_ANNOTATIONS, CORDON_ANNOTATION, MAINTENANCE_TAINT, Node as PlannedNode, SCALE_DOWN_ANNOTATION,
 };
-use headgate_kubernetes::{Edited, NodeEdit};
+use headgate_kubernetes::{Edited, EventKind, NodeEdit};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::json;
 
-use super::events::MaintenanceEvents;
+use super::events::{MAINTAIN_NODE, MaintenanceEvents};
 use crate::plan::action::{Change, NodeChange};
 use crate::reverted_cordons::RevertedCordons;
 
-/// The reason of the event about a cordon that another actor keeps reverting.
-const CORDON_REVERTED: &str = "CordonReverted";
-/// The reason of the event about a taint of a maintenance that no longer exists.
-const TAINT_ORPHANED: &str = "MaintenanceTaintOrphaned";
+/// Another actor keeps reverting a cordon.
+const CORDON_REVERTED: EventKind = EventKind::warning("CordonReverted", MAINTAIN_NODE);
+/// A taint is of a maintenance that no longer exists.
+const TAINT_ORPHANED: EventKind = EventKind::warning("MaintenanceTaintOrphaned", MAINTAIN_NODE);
 
 /// A change of cordon, taint and annotations, which a plan made from the Node as it was then.
 pub(super) struct IsolationEdit {
@@ -44,7 +44,7 @@ impl NodeEdit for IsolationEdit {
 
     fn written(&self, _: &Node, after: &Node) {
         let (name, uid) = (&self.planned.name, after.metadata.uid.as_deref().unwrap_or_default());
-        let warn = |reason, note: String| self.events.about_node(name, uid, true, reason, &note);
+        let warn = |kind, note: String| self.events.about_node(name, uid, kind, &note);
         tracing::info!(node = name, change = ?self.change, "Node changed for a maintenance");
         if let Some(orphan) = &self.orphan {
             let note = format!(

@@ -10,12 +10,14 @@ use crate::api::NodeMaintenance;
 use crate::evacuation::annotations::parse_evacuators;
 use crate::snapshot::PodFacts;
 
-/// The reason of the event about annotations of a pod that register no evacuator.
-const MALFORMED_ANNOTATION: &str = "EvacuatorAnnotationMalformed";
-/// The reason of the event about a pod that gets less time to end than it asks for.
-const GRACE_PERIOD_CUT: &str = "GracePeriodCut";
-/// The reason of the event about a Deployment whose rollout was restarted.
-const ROLLOUT_RESTARTED: &str = "RolloutRestarted";
+/// Annotations of a pod register no evacuator.
+const MALFORMED_ANNOTATION: EventKind = EventKind::warning("EvacuatorAnnotationMalformed", "ReadAnnotations");
+/// A pod gets less time to end than it asks for.
+const GRACE_PERIOD_CUT: EventKind = EventKind::warning("GracePeriodCut", "EvictPod");
+/// The rollout of a Deployment was restarted.
+const ROLLOUT_RESTARTED: EventKind = EventKind::normal("RolloutRestarted", "RestartRollout");
+/// What headgate does in the events about maintenances and their Nodes.
+pub(super) const MAINTAIN_NODE: &str = "MaintainNode";
 
 /// Where events are queued.
 #[derive(Clone)]
@@ -27,14 +29,8 @@ impl MaintenanceEvents {
     }
 
     /// Queues an event about a maintenance.
-    pub(super) fn about_maintenance(
-        &self,
-        object: &NodeMaintenance,
-        is_warning: bool,
-        reason: &'static str,
-        note: &str,
-    ) {
-        self.queue(object.object_ref(&()), None, is_warning, reason, note);
+    pub(super) fn about_maintenance(&self, object: &NodeMaintenance, kind: EventKind, note: &str) {
+        self.queue(object.object_ref(&()), None, kind, note);
     }
 
     /// Queues an event about a Node of a maintenance.
@@ -42,17 +38,15 @@ impl MaintenanceEvents {
         &self,
         object: &NodeMaintenance,
         (name, uid): (&str, &str),
-        is_warning: bool,
-        reason: &'static str,
+        kind: EventKind,
         note: &str,
     ) {
-        let related = Some(object.object_ref(&()));
-        self.queue(node_reference(name, uid), related, is_warning, reason, note);
+        self.queue(node_reference(name, uid), Some(object.object_ref(&())), kind, note);
     }
 
     /// Queues an event about a Node.
-    pub(super) fn about_node(&self, name: &str, uid: &str, is_warning: bool, reason: &'static str, note: &str) {
-        self.queue(node_reference(name, uid), None, is_warning, reason, note);
+    pub(super) fn about_node(&self, name: &str, uid: &str, kind: EventKind, note: &str) {
+        self.queue(node_reference(name, uid), None, kind, note);
     }
 
     /// Queues one event about a pod whose annotations register no evacuator although they should, if any.
@@ -61,7 +55,7 @@ impl MaintenanceEvents {
             return;
         };
         let about = pod_reference(&pod.namespace, &pod.name, &pod.uid);
-        self.queue(about, None, true, MALFORMED_ANNOTATION, &note);
+        self.queue(about, None, MALFORMED_ANNOTATION, &note);
     }
 
     /// Queues an event about a pod that gets less time to end than it asks for.
@@ -74,7 +68,7 @@ impl MaintenanceEvents {
             pod.node,
             cut.deadline
         );
-        self.queue(about, None, true, GRACE_PERIOD_CUT, &note);
+        self.queue(about, None, GRACE_PERIOD_CUT, &note);
     }
 
     /// Queues an event about a Deployment whose rollout was restarted.
@@ -87,31 +81,14 @@ impl MaintenanceEvents {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
-        self.queue(about, None, false, ROLLOUT_RESTARTED, note);
+        self.queue(about, None, ROLLOUT_RESTARTED, note);
     }
 
-    fn queue(
-        &self,
-        about: ObjectReference,
-        related: Option<ObjectReference>,
-        is_warning: bool,
-        reason: &'static str,
-        note: &str,
-    ) {
+    fn queue(&self, about: ObjectReference, related: Option<ObjectReference>, kind: EventKind, note: &str) {
+        let EventKind { reason, is_warning, .. } = kind;
         let name = about.name.as_deref().unwrap_or_default();
-        let kind = about.kind.as_deref().unwrap_or_default();
-        warn_if!(is_warning, kind, name, reason, note, "event recorded");
-        let action = match reason {
-            MALFORMED_ANNOTATION => "ReadAnnotations",
-            ROLLOUT_RESTARTED => "RestartRollout",
-            GRACE_PERIOD_CUT => "EvictPod",
-            _ => "MaintainNode",
-        };
-        let kind = EventKind {
-            reason,
-            action,
-            is_warning,
-        };
+        let about_kind = about.kind.as_deref().unwrap_or_default();
+        warn_if!(is_warning, kind = about_kind, name, reason, note, "event recorded");
         match related {
             Some(related) => self.0.record_related(about, related, kind, note),
             None => self.0.record(about, kind, note),

@@ -65,16 +65,14 @@ impl Gate {
     pub fn decide(input: &GateInput<'_>) -> Self {
         let previous = input.previous;
         // A leader whose clock was ahead may have written them.
-        let not_ahead = |time: &Time| time.0.min(input.now);
-        let wait_start_time = previous
-            .and_then(|status| status.wait_start_time.as_ref())
-            .map_or(input.now, not_ahead);
-        let before = previous
-            .and_then(|status| status.confirmed_time.as_ref())
-            .map(not_ahead);
-        let held_back = previous
-            .and_then(|status| status.held_back_time.as_ref())
-            .map(not_ahead);
+        let past = |time: fn(&LoadBalancerStatus) -> &Option<Time>| {
+            previous
+                .and_then(|status| time(status).as_ref())
+                .map(|time| time.0.min(input.now))
+        };
+        let wait_start_time = past(|status| &status.wait_start_time).unwrap_or(input.now);
+        let before = past(|status| &status.confirmed_time);
+        let held_back = past(|status| &status.held_back_time);
         let is_state = |state| previous.is_some_and(|status| status.state == state);
         let timed_out = is_state(LoadBalancerState::TimedOut);
         // The time to wait starts anew where a confirmation was lost.
@@ -197,18 +195,23 @@ impl Gate {
 
     fn timed_out(wait_start_time: Timestamp, opened_without: Option<String>) -> Self {
         Self {
-            status: status(LoadBalancerState::TimedOut, wait_start_time, None, None),
-            is_open: true,
-            is_late: false,
-            wake_at: None,
-            waiting_for: String::new(),
             opened_without,
+            ..Self::open(status(LoadBalancerState::TimedOut, wait_start_time, None, None))
         }
     }
 
     fn out(wait_start_time: Timestamp, down_time: Option<Timestamp>, confirmed_time: Timestamp) -> Self {
+        Self::open(status(
+            LoadBalancerState::Out,
+            wait_start_time,
+            down_time,
+            Some(confirmed_time),
+        ))
+    }
+
+    fn open(status: LoadBalancerStatus) -> Self {
         Self {
-            status: status(LoadBalancerState::Out, wait_start_time, down_time, Some(confirmed_time)),
+            status,
             is_open: true,
             is_late: false,
             wake_at: None,

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headgate_kubernetes::Decoded;
+use headgate_kubernetes::{Decoded, EventKind};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
+use super::super::events::MAINTAIN_NODE;
 use super::super::writer::WriteError;
 use super::Executor;
 use super::evacuation_writes::change_evacuation;
@@ -20,8 +21,8 @@ use crate::machine::{DeletedMachine, HOOKS, MachineObject};
 use crate::plan::action::Action;
 use crate::plan::phase::is_completed;
 
-/// The reason of the event about a Node that is taken.
-const MAINTENANCE_CREATED: &str = "MaintenanceCreated";
+/// A Node is taken.
+const MAINTENANCE_CREATED: EventKind = EventKind::normal("MaintenanceCreated", MAINTAIN_NODE);
 
 impl Executor {
     /// One write, of an object that has not changed since the plan was made.
@@ -101,13 +102,17 @@ impl Executor {
         let (api, params, changed) = (self.maintenance_api(), PostParams::default(), Decoded::Object(changed));
         self.writer.send(api.replace_status(&name, &params, &changed)).await?;
         for event in turn.events.get(&name).into_iter().flatten() {
-            let (is_warning, reason) = (event.reason.is_warning(), event.reason.as_str());
+            let kind = EventKind {
+                reason: event.reason.as_str(),
+                action: MAINTAIN_NODE,
+                is_warning: event.reason.is_warning(),
+            };
             let events = &self.writer.events;
-            events.about_maintenance(object, is_warning, reason, &event.note);
+            events.about_maintenance(object, kind, &event.note);
             if let Some(node) = &event.node {
                 let text = format!("NodeMaintenance {name}: {}", event.note);
                 let node = (node.as_str(), &*self.node_uid(node));
-                events.about_maintained_node(object, node, is_warning, reason, &text);
+                events.about_maintained_node(object, node, kind, &text);
             }
         }
         self.measure_stages(object.status.as_ref(), status, now);
@@ -144,7 +149,7 @@ impl Executor {
         });
         let text = format!("NodeMaintenance {name} drains the node, because {reason}{gone_at}");
         let events = &self.writer.events;
-        events.about_node(node, &self.node_uid(node), false, MAINTENANCE_CREATED, &text);
+        events.about_node(node, &self.node_uid(node), MAINTENANCE_CREATED, &text);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use crate::snapshot::PodFacts;
 /// The span of a turn, which counts the Nodes that it changes.
 pub(super) fn turn_span(term: &Term, actions: &[Action]) -> ReconcileSpan {
     ReconcileSpan::start(Reconciled::Maintenances, || {
-        let nodes: BTreeSet<_> = actions.iter().filter_map(node_of).collect();
+        let nodes: BTreeSet<_> = actions.iter().filter_map(Action::changed_node).collect();
         Reconcile {
             term: Some(term.number()),
             nodes: Some(nodes.len()),
@@ -62,14 +62,5 @@ pub(super) fn written_object(action: &Action) -> (&'static str, &str) {
         Action::ChangeEvacuation { evacuation, .. } => {
             ("evacuation", evacuation.metadata.name.as_deref().unwrap_or_default())
         }
-    }
-}
-
-fn node_of(action: &Action) -> Option<&str> {
-    match action {
-        Action::UpdateNode { node, .. }
-        | Action::UpdateNodeConditions { node, .. }
-        | Action::SetUpgradePaused { node, .. } => Some(node),
-        _ => None,
     }
 }
