@@ -7,7 +7,7 @@ use headgate_core::service::NamespacedName;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use headgate_core::node::{MARKER_HELD_BACK, MarkerCondition, MarkerStatus};
@@ -67,9 +67,13 @@ impl Answered {
 pub struct ServiceAnswers(Arc<Mutex<BTreeMap<NamespacedName, Answered>>>);
 
 impl ServiceAnswers {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NamespacedName, Answered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts an answer about a Service of the table.
     pub(crate) fn count(&self, service: &NamespacedName, is_ok: bool, now: Instant) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.lock();
         if !answers.contains_key(service) {
             answers.insert(service.clone(), Answered::none(now));
         }
@@ -81,47 +85,40 @@ impl ServiceAnswers {
 
     /// Takes the Service as asked about, without an answer of this process.
     pub(crate) fn adopt(&self, service: &NamespacedName, now: Instant) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.entry(service.clone()).or_insert(Answered::none(now));
+        self.lock().entry(service.clone()).or_insert(Answered::none(now));
     }
 
     /// Whether an answer was 200.
     pub(crate) fn has_ok(&self) -> bool {
-        let answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.values().any(|answered| answered.counts.ok > 0)
+        self.lock().values().any(|answered| answered.counts.ok > 0)
     }
 
     /// Forgets the answers about Services that are not probed any more. Not while the node has a signal: a load balancer that has left it
     /// may probe no more.
     pub(crate) fn forget_unprobed(&self, now: Instant) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.retain(|_, answered| answered.is_probed(now));
+        self.lock().retain(|_, answered| answered.is_probed(now));
     }
 
     /// Forgets the answers about Services that the table does not have.
     pub(crate) fn retain(&self, table: &ServiceTable) {
-        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.retain(|service, _| table.get(service).is_some());
+        self.lock().retain(|service, _| table.get(service).is_some());
     }
 
     /// Whether there were answers about the Service, of this process or of the one before.
     pub(crate) fn has(&self, service: &NamespacedName) -> bool {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(service)
+        self.lock().contains_key(service)
     }
 
     /// The answers about the Services of the table; those about others are forgotten.
     fn of_table(&self, table: &ServiceTable) -> BTreeMap<NamespacedName, Answered> {
         self.retain(table);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().clone()
     }
 
     /// The number of Services with answers.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().unwrap().len()
+        self.lock().len()
     }
 }
 
@@ -297,21 +294,6 @@ impl FailedProbes {
             };
             self.services.entry(key.clone()).or_insert(initial).update(*counts, now);
         }
-        let elsewhere = kept_by(kept, |because| because == KeptBecause::AnsweredElsewhere);
-        if !elsewhere.is_empty() {
-            missing.push(format!(
-                "Services with endpoints on this node whose probes do not reach headgate, so that kube-proxy answers them with 200: {elsewhere}"
-            ));
-        }
-        let serving = kept_by(
-            kept,
-            |because| matches!(because, KeptBecause::Held(reason) if reason != HoldReason::LastServing),
-        );
-        if !serving.is_empty() {
-            missing.push(format!(
-                "Services with endpoints on this node answer their own probes with 200: {serving}"
-            ));
-        }
         let is_serving = |key: &NamespacedName| kept.contains_key(key);
         let is_probed = |key: &NamespacedName| answered.get(key).is_some_and(|answered| answered.is_probed(now));
         let is_known = |key: &NamespacedName| {
@@ -328,21 +310,32 @@ impl FailedProbes {
             let is_required = is_probed(key) || self.shares_ports && has_endpoints(key) && !is_known(key);
             in_row.failed < self.required && !is_serving(key) && is_required
         });
-        let failing = first_names(failing.map(|(key, _)| key), MAX_NAMES);
-        if !failing.is_empty() {
-            missing.push(format!(
-                "Services whose own probes were answered with 503 less often: {failing}"
-            ));
-        }
         let is_awaited = self.all_probed_at.is_some_and(|at| now < at);
         let awaited = table
             .with_endpoints()
             .filter(|key| is_awaited && !answered.contains_key(key.as_ref()) && !is_serving(key));
-        let awaited = first_names(awaited, MAX_NAMES);
-        if !awaited.is_empty() {
-            missing.push(format!(
-                "Services with endpoints on this node that were not probed since the start of headgate: {awaited}"
-            ));
+        let is_reason = |because| matches!(because, KeptBecause::Held(reason) if reason != HoldReason::LastServing);
+        for (what, names) in [
+            (
+                "Services with endpoints on this node whose probes do not reach headgate, so that kube-proxy answers them with 200",
+                kept_by(kept, |because| because == KeptBecause::AnsweredElsewhere),
+            ),
+            (
+                "Services with endpoints on this node answer their own probes with 200",
+                kept_by(kept, is_reason),
+            ),
+            (
+                "Services whose own probes were answered with 503 less often",
+                first_names(failing.map(|(key, _)| key), MAX_NAMES),
+            ),
+            (
+                "Services with endpoints on this node that were not probed since the start of headgate",
+                first_names(awaited, MAX_NAMES),
+            ),
+        ] {
+            if !names.is_empty() {
+                missing.push(format!("{what}: {names}"));
+            }
         }
         let unprobed = table.iter().map(|(key, _)| key);
         let unprobed = first_names(unprobed.filter(|key| !is_probed(key)), MAX_NAMES);

@@ -190,25 +190,16 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSe
         let (id, status) = (&event.event_id, event.status);
         let not_before = event.not_before.map(|at| at.to_string());
         let (description, event_type) = (&event.description, event.event_type.as_str());
-        if event.event_type.notice().is_some_and(|notice| chosen.contains(&notice)) {
-            tracing::info!(
-                event_type,
-                id,
-                ?status,
-                not_before,
-                description,
-                "scheduled event of this VM announced"
-            );
-        } else {
-            tracing::info!(
-                event_type,
-                id,
-                ?status,
-                not_before,
-                description,
-                "scheduled event of this VM announced, no action taken"
-            );
-        }
+        let is_chosen = event.event_type.notice().is_some_and(|notice| chosen.contains(&notice));
+        let and_then = if is_chosen { "" } else { ", no action taken" };
+        tracing::info!(
+            event_type,
+            id,
+            ?status,
+            not_before,
+            description,
+            "scheduled event of this VM announced{and_then}"
+        );
     }
     let tracker = after.trackers.gravest();
     match (&before.trackers.gravest().notice, &tracker.notice) {

@@ -29,11 +29,8 @@ pub enum TaintChange {
 
 /// Edits this version of the Node; `None` if it is in the target state.
 pub(super) fn edit_node(tracker: &NoticeTracker, node: &mut Node, now: Timestamp) -> Option<TaintChange> {
-    let record = node
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(NoticeRecord::from_annotations);
+    let annotations = node.metadata.annotations.as_ref();
+    let record = annotations.and_then(NoticeRecord::from_annotations);
     let boot_id = boot_id(node).to_owned();
     let action = next_taint_action(tracker, record.as_ref(), &boot_id, now)?;
     let tainted_at = record.as_ref().and_then(|record| record.tainted_at);

@@ -18,11 +18,8 @@ const PREEMPT_CONDITIONS: [&str; 2] = ["VMEventScheduled", "PreemptionScheduled"
 
 /// Edits this version of the Node, with the latest message of its events that still counts; `None` if nothing is due.
 pub fn edit_for_event(node: &mut Node, message: Option<&PreemptMessage>, now: Timestamp) -> Option<TaintChange> {
-    let record = node
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(NoticeRecord::from_annotations);
+    let annotations = node.metadata.annotations.as_ref();
+    let record = annotations.and_then(NoticeRecord::from_annotations);
     let notice = message.and_then(|message| notice_of(message, record.as_ref(), now));
     let is_announced = matches!(
         message,
