@@ -4,13 +4,10 @@ use headgate_core::node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use headgate_maintenance::automatic::{AutomaticMaintenances, Cause};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::events::v1::Event;
-use kube::Api;
-use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::world::{MINUTE, NAMESPACE, SECOND, World};
+use crate::world::{MINUTE, NAMESPACE, SECOND, World, is_about};
 
 const AUTOMATIC: &str = "automatic-one";
 
@@ -34,11 +31,9 @@ fn announce(world: &World, node: &str, seconds: i64) {
 
 /// The notes of the events about a pod that say that its grace period was cut.
 async fn cuts(world: &World, pod: &str) -> Vec<String> {
-    let events = Api::<Event>::namespaced(world.client.clone(), NAMESPACE);
-    let events = events.list(&ListParams::default()).await.unwrap();
-    let about = |event: &Event| event.regarding.as_ref().and_then(|object| object.name.clone());
-    let cut = |event: &Event| event.reason.as_deref() == Some("GracePeriodCut") && about(event).as_deref() == Some(pod);
-    events.into_iter().filter(cut).filter_map(|event| event.note).collect()
+    let mut events = world.events(NAMESPACE).await;
+    events.retain(|event| event.reason.as_deref() == Some("GracePeriodCut") && is_about(event, pod));
+    events.into_iter().filter_map(|event| event.note).collect()
 }
 
 /// The first number of seconds after a text.
@@ -64,9 +59,7 @@ async fn a_spot_node_leaves_its_load_balancer_first_and_its_pods_have_the_rest_o
 
     let noticed = Instant::now();
     announce(&world, "one", 30);
-    world
-        .until("the taint", |world| !world.isolation("one").1.is_empty())
-        .await;
+    world.until_tainted("one").await;
     assert!(noticed.elapsed() <= 2 * SECOND, "{:?}", noticed.elapsed());
     let maintenance = world.maintenance(AUTOMATIC).unwrap();
     assert_eq!(maintenance.spec.reason, "Azure evicts the VM");
@@ -74,11 +67,7 @@ async fn a_spot_node_leaves_its_load_balancer_first_and_its_pods_have_the_rest_o
     sleep(SECOND).await;
     assert_eq!(world.requests("POST", "/eviction"), 0, "in service");
     world.observe_out("one");
-    world
-        .until("the pods leave", |world| {
-            !world.has_pod("short") && !world.has_pod("long")
-        })
-        .await;
+    world.until_gone(&["short", "long"]).await;
     let told = noticed.elapsed().as_secs();
     assert!((3..10).contains(&told), "{told}");
     assert_eq!(cuts(&world, "short").await, [""; 0], "there is time for 5 s");
@@ -88,9 +77,7 @@ async fn a_spot_node_leaves_its_load_balancer_first_and_its_pods_have_the_rest_o
     assert!(note.starts_with("the grace period of 600 s is cut to "), "{note}");
     let left = seconds_after(note, "cut to ");
     assert!((20..=27).contains(&left), "{note}");
-    world
-        .until("the pod of the DaemonSet leaves", |world| !world.has_pod("log"))
-        .await;
+    world.until_gone(&["log"]).await;
     assert!(noticed.elapsed() < 30 * SECOND);
     let scale_down = &world.node("one").metadata.annotations.unwrap_or_default();
     assert!(!scale_down.contains_key("cluster-autoscaler.kubernetes.io/scale-down-disabled"));
@@ -118,9 +105,7 @@ async fn a_budget_holds_and_the_other_pods_leave_at_half_of_the_time() {
     // The leader dies meanwhile.
     leader.kill();
     let _next = world.lead().await;
-    world
-        .until("the other pod leaves", |world| !world.has_pod("late"))
-        .await;
+    world.until_gone(&["late"]).await;
     let after = world.now().duration_since(created).as_secs();
     assert!((100..=160).contains(&after), "{after}");
     let message = world.node_status(AUTOMATIC, "one").drain_message;
@@ -133,7 +118,7 @@ async fn a_budget_holds_and_the_other_pods_leave_at_half_of_the_time() {
     // It was wrong.
     sleep(5 * MINUTE).await;
     world.allow("web", 1);
-    world.until("the last pod leaves", |world| !world.has_pod("web")).await;
+    world.until_gone(&["web"]).await;
     assert_eq!(cuts(&world, "web").await, [""; 0]);
 }
 
@@ -142,9 +127,7 @@ async fn a_node_that_is_registered_again_and_taken_while_nobody_leads_is_drained
     let mut world = world(&["one"]).await;
     let leader = world.lead().await;
     announce(&world, "one", 600);
-    world
-        .until("the taint", |world| !world.isolation("one").1.is_empty())
-        .await;
+    world.until_tainted("one").await;
     leader.kill();
     world.fake.delete::<Node>("", "one");
     let node = json!({"metadata": {"name": "one"}, "spec": {},
@@ -153,9 +136,7 @@ async fn a_node_that_is_registered_again_and_taken_while_nobody_leads_is_drained
     announce(&world, "one", 600);
     let uid = world.node("one").metadata.uid.unwrap();
     let _leader = world.lead().await;
-    world
-        .until("the taint", |world| !world.isolation("one").1.is_empty())
-        .await;
+    world.until_tainted("one").await;
     world
         .until("the one before is gone", |world| world.maintenance(AUTOMATIC).is_none())
         .await;

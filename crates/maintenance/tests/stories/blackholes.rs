@@ -1,9 +1,6 @@
 //! Blackhole seconds of drains, and the event about annotations that register no evacuator.
 
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::events::v1::Event;
-use kube::Api;
-use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -14,11 +11,7 @@ const AT_RISK: &str = "ConnectionsAtRisk";
 async fn service(world: &World, name: &str, policy: &str) {
     let object = json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"type": "LoadBalancer",
         "externalTrafficPolicy": policy, "selector": {"app": "web"}, "ports": [{"port": 80}]}});
-    let services = Api::<Service>::namespaced(world.client.clone(), NAMESPACE);
-    services
-        .create(&PostParams::default(), &serde_json::from_value(object).unwrap())
-        .await
-        .unwrap();
+    world.create::<Service>(NAMESPACE, object).await;
 }
 
 fn ready() -> Value {
@@ -53,7 +46,7 @@ async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
     sleep(30 * SECOND).await;
     assert_eq!(observed(&world, "local"), (0.0, 0.0), "in service");
     world.observe_out("one");
-    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    world.until_gone(&["web"]).await;
     sleep(10 * SECOND).await;
     assert_eq!(observed(&world, "local"), (1.0, 0.0));
     assert_eq!(observed(&world, "cluster"), (1.0, 0.0));
@@ -65,7 +58,7 @@ async fn pods_that_leave_before_the_load_balancer_are_counted_and_named() {
     let (world, _leader) = world_with_a_pod_of_two_services().await;
     let gate = json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 20, "connectionsDrainSeconds": 0}});
     world.maintain("m", "Drain", &["one"], &gate).await;
-    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    world.until_gone(&["web"]).await;
     for about in ["m", "one"] {
         let notes = world.notes(about, "LoadBalancerNotConfirmed").await;
         assert!(
@@ -101,12 +94,8 @@ async fn malformed_annotations_of_a_pod_have_one_event() {
     world.drain_one(0).await;
     world.until_evacuating("web").await;
     sleep(600 * SECOND).await;
-    let events = Api::<Event>::namespaced(world.client.clone(), NAMESPACE);
-    let events = events.list(&ListParams::default()).await.unwrap();
-    let about: Vec<_> = events
-        .into_iter()
-        .filter(|event| event.reason.as_deref() == Some("EvacuatorAnnotationMalformed"))
-        .collect();
+    let mut about = world.events(NAMESPACE).await;
+    about.retain(|event| event.reason.as_deref() == Some("EvacuatorAnnotationMalformed"));
     assert_eq!(about.len(), 1, "{about:?}");
     let (note, regarding) = (about[0].note.clone().unwrap(), about[0].regarding.clone().unwrap());
     headgate_test_kubernetes::assert_contains!(note, "a.example: \"many\" is left out", "b.example: \"5/\"");

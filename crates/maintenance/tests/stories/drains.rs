@@ -1,6 +1,6 @@
 //! A drain from its first stage to the last, and what keeps it from going on.
 
-use headgate_maintenance::api::LoadBalancerState;
+use headgate_maintenance::api::{LoadBalancerState, NodeMaintenance};
 use headgate_maintenance::api::names::COMPLETION_FINALIZER;
 use headgate_test_kubernetes::{Fault, RecordedRequest};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -8,11 +8,6 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::world::{MINUTE, SECOND, World, node};
-
-/// The value of the taint of a maintenance: its UID.
-fn uid(world: &World, name: &str) -> String {
-    world.maintenance(name).unwrap().metadata.uid.unwrap()
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
@@ -35,10 +30,8 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
         .await;
 
     // Cordoned and tainted, but in service: no Evacuation, however long it takes.
-    world
-        .until("the taint", |world| !world.isolation("one").1.is_empty())
-        .await;
-    let taint = vec![uid(&world, "m")];
+    world.until_tainted("one").await;
+    let taint = vec![world.uid_of::<NodeMaintenance>("", "m")];
     assert_eq!(world.isolation("one"), (true, taint, Some("false".to_owned())));
     let finalizers = world.maintenance("m").unwrap().metadata.finalizers.unwrap();
     assert_eq!(finalizers, [COMPLETION_FINALIZER]);
@@ -51,10 +44,7 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
         world.node_status("m", "one").drain_message,
         "Waiting for the load balancers: in service in kubernetes/kubernetes"
     );
-    assert_eq!(
-        world.condition("m", "LoadBalancerOut"),
-        Some(("False".to_owned(), "Waiting".to_owned()))
-    );
+    assert_eq!(world.condition("m", "LoadBalancerOut"), "False Waiting");
     assert_eq!(world.node_conditions("one"), ["DrainInProgress", "MaintenancePlanned"]);
 
     // Out: the drain window of 30 s, then the pods, those of DaemonSets last.
@@ -63,23 +53,11 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
     let gate = world.node_status("m", "one").load_balancer.unwrap();
     assert_eq!(gate.state, LoadBalancerState::Draining);
     assert_eq!(world.requests("POST", "/evacuations"), 0);
-    world
-        .until("the pods leave", |world| {
-            !world.has_pod("web-1") && !world.has_pod("web-2")
-        })
-        .await;
-    world
-        .until("the pod of the DaemonSet leaves", |world| !world.has_pod("log"))
-        .await;
+    world.until_gone(&["web-1", "web-2"]).await;
+    world.until_gone(&["log"]).await;
     let opened = world.now().duration_since(gate.confirmed_time.unwrap().0).as_secs();
     assert!((30..60).contains(&opened), "{opened}");
-    world
-        .until("drained", |world| {
-            world
-                .condition("m", "Drained")
-                .is_some_and(|(status, _)| status == "True")
-        })
-        .await;
+    world.until_drained("m").await;
     for pod in ["cni", "static", "done", "other"] {
         assert!(world.has_pod(pod), "{pod} stays");
     }
@@ -102,14 +80,10 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
 
     // Nothing is left at the end.
     world.set_stage("m", "Complete").await;
-    world
-        .until("uncordoned", |world| {
-            world.isolation("one") == (false, Vec::new(), None)
-        })
-        .await;
+    world.until("uncordoned", |world| world.is_given_back("one")).await;
     world
         .until("completed", |world| {
-            world.condition("m", "Progressing").unwrap().1 == "Completed"
+            world.condition("m", "Progressing") == "False Completed"
         })
         .await;
     assert_eq!(world.node_conditions("one"), Vec::<String>::new());
@@ -137,7 +111,7 @@ async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
         let series = format!("headgate_maintenance_stage_duration_seconds_count{{stage=\"{stage}\"}}");
         assert!((world.metric(&series) - 1.0).abs() < 0.1, "{stage}");
     }
-    assert_eq!(world.isolation("two"), (false, Vec::new(), None));
+    assert!(world.is_given_back("two"));
     let requests = world.fake.requests();
     let parameters = requests.iter().map(|request| &request.query);
     let mut of_node = parameters.filter(|query| query.get("fieldSelector").is_some_and(|it| it == "spec.nodeName=one"));
@@ -157,9 +131,7 @@ async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
     let leader = world.lead().await;
     world.maintain("a", "Cordon", &["one"], &json!({})).await;
     world.maintain("m", "Drain", &["one"], &json!({})).await;
-    world
-        .until("the first failure", |world| world.requests("POST", "web/eviction") == 1)
-        .await;
+    world.until_requested("POST", "web/eviction").await;
     // Failures 1 to 4 are followed by pauses of 10, 20, 40 and 80 s.
     sleep(2 * MINUTE).await;
     assert_eq!(world.requests("POST", "web/eviction"), 4);
@@ -214,9 +186,7 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
     world.observe_out("one");
     let leader = world.lead().await;
     world.maintain("m", "Drain", &["one"], &json!({})).await;
-    world
-        .until("the first failure", |world| world.requests("POST", "web/eviction") == 1)
-        .await;
+    world.until_requested("POST", "web/eviction").await;
     sleep(5 * SECOND).await;
     let (before, events) = (world.maintenance("m").unwrap(), world.event_counts("m").await);
     leader.kill();
@@ -234,7 +204,7 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
     assert_eq!(times(&after), times(&before));
     assert_eq!(world.event_counts("m").await, events);
     world.allow("web", 1);
-    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    world.until_gone(&["web"]).await;
     assert_eq!(world.requests("POST", "/evacuations"), 1, "none is created twice");
 }
 
@@ -251,9 +221,7 @@ async fn no_pod_leaves_for_a_maintenance_that_cannot_be_read_for_five_minutes() 
         let leader = world.lead().await;
         world.maintain("m", "Drain", &["one"], &json!({})).await;
         world.maintain("n", "Cordon", &["two"], &json!({})).await;
-        world
-            .until("a failure", |world| world.requests("POST", "web/eviction") == 1)
-            .await;
+        world.until_requested("POST", "web/eviction").await;
         leader.faults.set_for(Fault::Status(403), reads);
         leader.faults.cut_watches();
         sleep(6 * MINUTE).await;
@@ -267,11 +235,7 @@ async fn no_pod_leaves_for_a_maintenance_that_cannot_be_read_for_five_minutes() 
         assert_eq!(world.isolation("two").0, !are_maintenances_read);
         leader.faults.set(Fault::None);
         world.allow("web", 1);
-        world
-            .until("the pods leave", |world| {
-                !world.has_pod("web") && !world.has_pod("other")
-            })
-            .await;
+        world.until_gone(&["web", "other"]).await;
     }
 }
 
@@ -288,13 +252,8 @@ async fn a_new_leader_that_has_not_read_yet_takes_nothing_back_and_lets_no_pod_g
     let state = |world: &World| world.node_status("m", "two").load_balancer.map(|gate| gate.state);
     world.observe_out("two");
     sleep(30 * MINUTE).await;
-    let is_drained = |world: &World| {
-        world
-            .condition("empty", "Drained")
-            .is_some_and(|(status, _)| status == "True")
-    };
     let conditions = ["Drained", "MaintenanceInProgress"];
-    assert!(is_drained(&world));
+    assert!(world.is_drained("empty"));
     assert_eq!(world.node_conditions("one"), conditions);
     assert_eq!(state(&world), Some(LoadBalancerState::Draining));
     let events = world.event_counts("empty").await;
@@ -302,13 +261,12 @@ async fn a_new_leader_that_has_not_read_yet_takes_nothing_back_and_lets_no_pod_g
     let _leader = world.lead().await;
     sleep(SECOND).await;
     assert_eq!(state(&world), Some(LoadBalancerState::Pending), "before its first read");
-    assert!(is_drained(&world));
+    assert!(world.is_drained("empty"));
     assert_eq!(world.node_conditions("one"), conditions);
-    let blocked = ("False".to_owned(), "NotBlocked".to_owned());
-    assert_eq!(world.condition("empty", "Blocked"), Some(blocked));
+    assert_eq!(world.condition("empty", "Blocked"), "False NotBlocked");
     sleep(MINUTE).await;
     assert_eq!(state(&world), Some(LoadBalancerState::Draining));
-    assert!(is_drained(&world) && world.has_pod("web"));
+    assert!(world.is_drained("empty") && world.has_pod("web"));
     assert_eq!(world.event_counts("empty").await, events);
 }
 
@@ -396,7 +354,7 @@ async fn evacuations_whose_creation_hangs_keep_no_other_from_its_turn() {
         request.method == "POST" && request.path.ends_with("/hanging/evacuations")
     });
     world.drain_one(0).await;
-    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    world.until_gone(&["web"]).await;
 }
 
 #[tokio::test(start_paused = true)]

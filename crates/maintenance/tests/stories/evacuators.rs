@@ -2,14 +2,21 @@
 
 use headgate_maintenance::api::{BlockerReason, Evacuation};
 use headgate_test_kubernetes::{Fault, RecordedRequest};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::world::{MINUTE, NAMESPACE, SECOND, World};
+use crate::world::{MINUTE, NAMESPACE, SECOND, World, at_once};
 
 const OTHER_INSTIGATOR: &str = "evacuation.coordination.k8s.io/instigator_other.example";
+
+/// An Evacuation of another instigator.
+fn theirs(pod: &str, uid: &str) -> Value {
+    json!({"metadata": {"name": format!("{uid}-{pod}"), "finalizers": [OTHER_INSTIGATOR]},
+        "spec": {"podRef": {"name": pod, "uid": uid}, "progressDeadlineSeconds": 1800}})
+}
 
 pub(crate) fn registered(class: &str, value: &str) -> Value {
     json!({"metadata": {"annotations": {format!("evacuation.coordination.k8s.io/priority_{class}"): value}}})
@@ -22,33 +29,15 @@ async fn an_evacuation_of_another_instigator_is_carried_out_without_any_maintena
         .pod("one", "web", &registered("app.example", "not a number"))
         .await;
     let leader = world.lead().await;
-    let uid = world
-        .fake
-        .peek::<k8s_openapi::api::core::v1::Pod>(NAMESPACE, "web")
-        .unwrap()
-        .metadata
-        .uid
-        .unwrap();
-    let all = Api::<Evacuation>::namespaced(world.client.clone(), NAMESPACE);
-    let evacuation = |uid: &str| -> Evacuation {
-        serde_json::from_value(
-            json!({"metadata": {"name": format!("{uid}-web"), "finalizers": [OTHER_INSTIGATOR]},
-            "spec": {"podRef": {"name": "web", "uid": uid}, "progressDeadlineSeconds": 1800}}),
-        )
-        .unwrap()
-    };
-    all.create(&PostParams::default(), &evacuation(&uid)).await.unwrap();
+    let uid = world.uid_of::<Pod>(NAMESPACE, "web");
+    world.create::<Evacuation>(NAMESPACE, theirs("web", &uid)).await;
     // One of a pod that does not exist ends by itself.
-    all.create(
-        &PostParams::default(),
-        &evacuation("00000000-0000-4000-8000-00000000dead"),
-    )
-    .await
-    .unwrap();
-    world.until("the pod is evicted", |world| !world.has_pod("web")).await;
+    let of_none = theirs("web", "00000000-0000-4000-8000-00000000dead");
+    world.create::<Evacuation>(NAMESPACE, of_none).await;
+    world.until_gone(&["web"]).await;
     sleep(20 * SECOND).await;
     assert!(world.evacuation("web").await.is_none());
-    assert_eq!(world.isolation("one"), (false, Vec::new(), None));
+    assert!(world.is_given_back("one"));
     // Nothing needs the pods of its node any more.
     let of_node = || {
         let requests = world.fake.requests();
@@ -67,16 +56,13 @@ async fn an_evacuation_of_another_instigator_for_a_pod_of_a_daemon_set_blocks_no
     let mut world = World::new(&["one"]).await;
     world.daemon_pod("one", "log", false).await;
     let _leader = world.lead().await;
-    let pod: k8s_openapi::api::core::v1::Pod = world.fake.peek(NAMESPACE, "log").unwrap();
-    let uid = pod.metadata.uid.unwrap();
-    let theirs = json!({"metadata": {"name": format!("{uid}-log"), "finalizers": [OTHER_INSTIGATOR]},
-        "spec": {"podRef": {"name": "log", "uid": uid}, "progressDeadlineSeconds": 1800}});
-    world.create::<Evacuation>(NAMESPACE, theirs).await;
+    let uid = world.uid_of::<Pod>(NAMESPACE, "log");
+    world.create::<Evacuation>(NAMESPACE, theirs("log", &uid)).await;
     sleep(60 * MINUTE).await;
     assert!(world.has_pod("log"), "no maintenance drains its node");
     world.observe_out("one");
     world.drain_one(0).await;
-    world.until("the pod leaves", |world| !world.has_pod("log")).await;
+    world.until_gone(&["log"]).await;
     assert_eq!(world.requests("POST", "/eviction"), 0);
 }
 
@@ -100,10 +86,9 @@ async fn a_pod_of_a_daemon_set_whose_deletion_is_refused_is_a_blocker_until_it_i
         message.contains("evictions failed; ") && message.contains("a fault"),
         "{message}"
     );
-    let blocked = world.condition("m", "Blocked");
-    assert_eq!(blocked, Some(("True".to_owned(), "EvictionFailed".to_owned())));
+    assert_eq!(world.condition("m", "Blocked"), "True EvictionFailed");
     leader.faults.set(Fault::None);
-    world.until("the pod leaves", |world| !world.has_pod("log")).await;
+    world.until_gone(&["log"]).await;
 }
 
 /// A quota or a policy of the pod's namespace.
@@ -132,10 +117,9 @@ async fn a_pod_whose_evacuation_is_refused_is_a_blocker_until_it_is_created() {
         message.contains("no Evacuation: ") && message.contains("a fault"),
         "{message}"
     );
-    let blocked = world.condition("m", "Blocked");
-    assert_eq!(blocked, Some(("True".to_owned(), "EvictionFailed".to_owned())));
+    assert_eq!(world.condition("m", "Blocked"), "True EvictionFailed");
     leader.faults.set(Fault::None);
-    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    world.until_gone(&["web"]).await;
     sleep(10 * SECOND).await;
     assert_eq!(world.node_status("m", "one").blockers_total, 0);
 }
@@ -152,14 +136,7 @@ async fn a_pod_of_a_daemon_set_whose_deletion_hangs_delays_no_other() {
     world.drain_one(0).await;
     world.until_evacuating("log").await;
     sleep(3 * SECOND).await;
-    world
-        .maintain(
-            "n",
-            "Drain",
-            &["two"],
-            &json!({"loadBalancer": {"connectionsDrainSeconds": 0}}),
-        )
-        .await;
+    world.maintain("n", "Drain", &["two"], &at_once()).await;
     world.until_evacuating("metrics").await;
     sleep(2 * SECOND).await;
     assert!(!world.has_pod("metrics"), "within a few seconds");
@@ -181,17 +158,9 @@ async fn an_evacuation_with_the_uid_of_another_pod_ends_without_an_eviction() {
     let _leader = world.lead().await;
     world.maintain("m", "Drain", &["one"], &json!({})).await;
     world.until("isolated", |world| world.isolation("one").0).await;
-    let uid = world
-        .fake
-        .peek::<k8s_openapi::api::core::v1::Pod>(NAMESPACE, "web")
-        .unwrap()
-        .metadata
-        .uid
-        .unwrap();
+    let uid = world.uid_of::<Pod>(NAMESPACE, "web");
     for (namespace, pod) in [("other", "web"), (NAMESPACE, "api")] {
-        let forged = json!({"metadata": {"name": format!("{uid}-{pod}"), "finalizers": [OTHER_INSTIGATOR]},
-            "spec": {"podRef": {"name": pod, "uid": uid}, "progressDeadlineSeconds": 1800}});
-        world.create::<Evacuation>(namespace, forged).await;
+        world.create::<Evacuation>(namespace, theirs(pod, &uid)).await;
     }
     sleep(2 * MINUTE).await;
     assert_eq!(world.requests("POST", "/eviction"), 0);
@@ -201,7 +170,5 @@ async fn an_evacuation_with_the_uid_of_another_pod_ends_without_an_eviction() {
         assert!(left.is_empty(), "{left:?}");
     }
     world.observe_out("one");
-    world
-        .until("both leave", |world| !world.has_pod("web") && !world.has_pod("api"))
-        .await;
+    world.until_gone(&["web", "api"]).await;
 }

@@ -74,24 +74,17 @@ async fn until(world: &World, what: &str, is_so: impl Fn(&World) -> bool) {
 async fn complete(world: &World, nodes: &[&str]) {
     world.set_stage("m", "Complete").await;
     until(world, "completed", |world| {
-        let reason = world.condition("m", "Progressing").map(|(_, reason)| reason);
-        reason.as_deref() == Some("Completed")
+        world.condition("m", "Progressing") == "False Completed"
     })
     .await;
     let is_clean = |world: &World| {
-        let is_clean =
-            |node: &&str| world.isolation(node) == (false, Vec::new(), None) && world.node_conditions(node).is_empty();
+        let is_clean = |node: &&str| world.is_given_back(node) && world.node_conditions(node).is_empty();
         let finalizers = world.maintenance("m").unwrap().metadata.finalizers.unwrap_or_default();
         nodes.iter().all(is_clean) && finalizers.is_empty()
     };
     until(world, "nothing is left on Nodes and maintenance", is_clean).await;
     sleep(MINUTE).await;
     assert!(is_clean(world), "the end state does not last");
-}
-
-fn is_drained(world: &World) -> bool {
-    let status = world.condition("m", "Drained").map(|(status, _)| status);
-    status.as_deref() == Some("True")
 }
 
 /// No pod leaves before its node is cordoned, and none of another node.
@@ -116,9 +109,9 @@ async fn maintenance_of_two_nodes(points: FaultPoints) {
             !world.has_pod("web-1") && !world.has_pod("web-2")
         })
         .await;
-        until(&world, "drained", is_drained).await;
+        until(&world, "drained", |world| world.is_drained("m")).await;
         complete(&world, &["one", "two"]).await;
-        assert!(world.has_pod("other") && world.isolation("three") == (false, Vec::new(), None));
+        assert!(world.has_pod("other") && world.is_given_back("three"));
         for pod in ["web-1", "web-2"] {
             assert!(
                 world.evacuation(pod).await.is_none(),
@@ -169,7 +162,7 @@ async fn play_evacuation(points: &FaultPoints, forgets: bool) {
                 .await;
         }
         until(&world, "the pod leaves", |world| !world.has_pod("web")).await;
-        until(&world, "drained", is_drained).await;
+        until(&world, "drained", |world| world.is_drained("m")).await;
         complete(&world, &["one"]).await;
         assert!(world.evacuation("web").await.is_none(), "the Evacuation has ended");
     };

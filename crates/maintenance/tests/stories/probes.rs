@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{Leader, MINUTE, World};
+use crate::world::{Leader, MINUTE, World, at_once};
 
 const MARKER: &str = "headgate.dev/OutOfLoadBalancers";
 
@@ -16,11 +16,9 @@ async fn draining() -> (World, Leader) {
     world.pod("one", "web", &json!({})).await;
     world.pod("two", "db", &json!({})).await;
     let leader = world.lead().await;
-    let gate = json!({"loadBalancer": {"connectionsDrainSeconds": 0}});
+    let gate = at_once();
     world.maintain("m", "Drain", &["one"], &gate).await;
-    world
-        .until("the taint", |world| !world.isolation("one").1.is_empty())
-        .await;
+    world.until_tainted("one").await;
     (world, leader)
 }
 
@@ -55,7 +53,7 @@ async fn an_agent_that_confirms_nothing_closes_the_gate_and_a_confirmation_opens
     assert!(message(&world).contains(waits_for), "{}", message(&world));
     assert!(world.has_pod("web"));
     confirm(&world);
-    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    world.until_gone(&["web"]).await;
     world.until("out", |world| state(world) == LoadBalancerState::Out).await;
     let gate = world.node_status("m", "one").load_balancer.unwrap();
     assert!(gate.down_time.is_some() && gate.confirmed_time.is_some(), "{gate:?}");
@@ -74,6 +72,6 @@ async fn an_agent_that_confirms_nothing_closes_the_gate_and_a_confirmation_opens
     sleep(MINUTE).await;
     assert!(world.evacuation("late").await.is_none());
     confirm(&world);
-    world.until("the late pod leaves", |world| !world.has_pod("late")).await;
+    world.until_gone(&["late"]).await;
     assert!(world.has_pod("db"));
 }

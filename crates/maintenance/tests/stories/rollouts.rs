@@ -7,41 +7,24 @@ use headgate_test_kubernetes::Fault;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::Api;
-use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::world::{MINUTE, NAMESPACE, SECOND, World};
+use crate::world::{MINUTE, NAMESPACE, SECOND, World, at_once, is_about};
 
 fn owned_by(kind: &str, name: &str, uid: &str) -> Value {
     json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true}])
-}
-
-fn uid_of<K>(world: &World, name: &str) -> String
-where
-    K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned,
-{
-    world
-        .fake
-        .peek::<K>(NAMESPACE, name)
-        .unwrap()
-        .meta()
-        .uid
-        .clone()
-        .unwrap()
 }
 
 /// A ReplicaSet of the Deployment's present template with one pod, which is called as the ReplicaSet with `-pod`.
 async fn replica_set(world: &World, app: &str, name: &str, node: &str, status: &Value) {
     let deployment = world.fake.peek::<Deployment>(NAMESPACE, app).unwrap();
     let object = json!({"metadata": {"name": name, "namespace": NAMESPACE,
-        "ownerReferences": owned_by("Deployment", app, &uid_of::<Deployment>(world, app))},
+        "ownerReferences": owned_by("Deployment", app, &world.uid_of::<Deployment>(NAMESPACE, app))},
         "spec": {"selector": {}, "template": deployment.spec.unwrap().template}});
     world.create::<ReplicaSet>(NAMESPACE, object).await;
-    let owner = owned_by("ReplicaSet", name, &uid_of::<ReplicaSet>(world, name));
+    let owner = owned_by("ReplicaSet", name, &world.uid_of::<ReplicaSet>(NAMESPACE, name));
     let fields = json!({"metadata": {"ownerReferences": owner, "labels": {"app": app}}, "status": status});
     world.pod(node, &format!("{name}-pod"), &fields).await;
 }
@@ -61,7 +44,9 @@ async fn single_replica(world: &World, app: &str) {
     world.budget(app, app, 0).await;
 }
 
-fn set_status(world: &World, app: &str, status: Value) {
+/// The Deployment controller has so many replicas, of which one is updated and one available.
+fn set_replicas(world: &World, app: &str, replicas: i32) {
+    let status = json!({"replicas": replicas, "updatedReplicas": 1, "availableReplicas": 1});
     world
         .fake
         .change::<Deployment>(NAMESPACE, app, |deployment| deployment["status"] = status);
@@ -78,7 +63,7 @@ fn restarts(world: &World, app: &str) -> usize {
 
 /// A maintenance of node `one`, whose gate is open.
 async fn drain(world: &World, spec: &Value) {
-    let mut all = json!({"loadBalancer": {"connectionsDrainSeconds": 0}});
+    let mut all = at_once();
     json_patch::merge(&mut all, spec);
     world.observe_out("one");
     world.maintain("m", "Drain", &["one"], &all).await;
@@ -97,11 +82,7 @@ fn blocker(world: &World) -> String {
 
 /// The rollout has begun: the successor is on node `two`. A budget with a number counts the pods that are there.
 async fn begin(world: &World, app: &str, successor: &Value) {
-    set_status(
-        world,
-        app,
-        json!({"replicas": 2, "updatedReplicas": 1, "availableReplicas": 1}),
-    );
+    set_replicas(world, app, 2);
     replica_set(world, app, &format!("{app}-2"), "two", successor).await;
     expect_pods(world, app, 2);
 }
@@ -114,11 +95,7 @@ fn expect_pods(world: &World, budget: &str, pods: i32) {
 
 /// The successor is available, and the Deployment controller ends the old pod.
 fn end(world: &World, app: &str) {
-    set_status(
-        world,
-        app,
-        json!({"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}),
-    );
+    set_replicas(world, app, 1);
     world.fake.delete::<Pod>(NAMESPACE, &format!("{app}-1-pod"));
     expect_pods(world, app, 1);
 }
@@ -128,16 +105,6 @@ async fn until_restarted(world: &World) {
     while restarts(world, "web") == 0 {
         sleep(SECOND / 20).await;
     }
-}
-
-async fn until_drained(world: &World) {
-    world
-        .until("drained", |world| {
-            world
-                .condition("m", "Drained")
-                .is_some_and(|(status, _)| status == "True")
-        })
-        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +120,7 @@ async fn single_replicas_are_replaced_before_they_leave() {
             restarts(world, "web") == 1 && restarts(world, "api") == 1
         })
         .await;
-    let uid = world.maintenance("m").unwrap().metadata.uid.unwrap();
+    let uid = world.uid_of::<NodeMaintenance>("", "m");
     assert_eq!(annotations(&world, "web")[RESTARTED_FOR_ANNOTATION], uid);
     assert!(annotations(&world, "web")[RESTARTED_AT_ANNOTATION].is_string());
     assert!(world.isolation("one").0, "the successor cannot start on the node");
@@ -182,19 +149,14 @@ async fn single_replicas_are_replaced_before_they_leave() {
     for app in ["web", "api"] {
         end(&world, app);
     }
-    until_drained(&world).await;
+    world.until_drained("m").await;
     sleep(MINUTE).await;
     assert!(world.evacuation("web-1-pod").await.is_none());
     assert_eq!(world.requests("POST", "/eviction"), 0);
     assert!(world.has_pod("web-2-pod") && world.has_pod("api-2-pod"));
-    let events = Api::<Event>::namespaced(world.client.clone(), NAMESPACE);
-    let events = events.list(&ListParams::default()).await.unwrap();
-    let about_web = |event: &&Event| event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some("web");
-    let reasons: Vec<_> = events
-        .iter()
-        .filter(about_web)
-        .map(|event| event.reason.as_deref())
-        .collect();
+    let mut events = world.events(NAMESPACE).await;
+    events.retain(|event| is_about(event, "web"));
+    let reasons: Vec<_> = events.iter().map(|event| event.reason.as_deref()).collect();
     assert_eq!(reasons, [Some("RolloutRestarted")]);
 }
 
@@ -204,7 +166,7 @@ async fn a_record_keeps_a_maintenance_that_cannot_be_decoded() {
     let mut world = World::new(&["one", "two"]).await;
     single_replica(&world, "web").await;
     world.maintain("newer", "Idle", &["two"], &json!({})).await;
-    let newer = world.maintenance("newer").unwrap().metadata.uid.unwrap();
+    let newer = world.uid_of::<NodeMaintenance>("", "newer");
     world.fake.change::<NodeMaintenance>("", "newer", |object| {
         object["spec"]["loadBalancer"]["confirmation"] = json!("Newer");
     });
@@ -217,7 +179,7 @@ async fn a_record_keeps_a_maintenance_that_cannot_be_decoded() {
     drain(&world, &allowed()).await;
     until_restarted(&world).await;
     let restarted_for = annotations(&world, "web")[RESTARTED_FOR_ANNOTATION].clone();
-    let drained = world.maintenance("m").unwrap().metadata.uid.unwrap();
+    let drained = world.uid_of::<NodeMaintenance>("", "m");
     for uid in [&newer, &drained] {
         assert!(restarted_for.as_str().unwrap().contains(uid), "{restarted_for}");
     }
@@ -234,11 +196,7 @@ async fn without_leave_the_eviction_api_decides_until_the_deployment_allows_it()
             blocker(world).contains("annotate it with headgate.dev/rollout: Allow")
         })
         .await;
-    world
-        .until("the Eviction API is asked", |world| {
-            world.requests("POST", "/eviction") > 0
-        })
-        .await;
+    world.until_requested("POST", "/eviction").await;
     sleep(10 * MINUTE).await;
     let reads = world.requests("GET", "deployments/web");
     assert!(reads <= 12, "{reads} reads in ten minutes");
@@ -250,7 +208,7 @@ async fn without_leave_the_eviction_api_decides_until_the_deployment_allows_it()
         .await;
     begin(&world, "web", &ready()).await;
     end(&world, "web");
-    until_drained(&world).await;
+    world.until_drained("m").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -339,11 +297,7 @@ async fn nothing_is_restarted_once_its_maintenance_has_ended() {
     for number in 0..20 {
         single_replica(&world, &format!("app-{number}")).await;
     }
-    let all = |world: &World| {
-        (0..20)
-            .map(|number| restarts(world, &format!("app-{number}")))
-            .sum::<usize>()
-    };
+    let all = |world: &World| -> usize { (0..20).map(|number| restarts(world, &format!("app-{number}"))).sum() };
     let _leader = world.lead().await;
     drain(&world, &allowed()).await;
     world.until("the first restart", |world| all(world) > 0).await;

@@ -19,18 +19,8 @@ async fn each_write_of_a_drain_has_a_span_with_its_node_in_the_span_of_its_turn(
     let _leader = world.lead().await;
     world.observe_out("one");
     world.maintain("m", "Drain", &["one"], &json!({})).await;
-    world
-        .until("the pods leave", |world| {
-            !world.has_pod("web-1") && !world.has_pod("log")
-        })
-        .await;
-    world
-        .until("drained", |world| {
-            world
-                .condition("m", "Drained")
-                .is_some_and(|(status, _)| status == "True")
-        })
-        .await;
+    world.until_gone(&["web-1", "log"]).await;
+    world.until_drained("m").await;
 
     let turns = spans.named("reconcile_maintenances");
     assert!(
@@ -94,11 +84,7 @@ async fn refused_write_and_failed_eviction_are_errors_of_their_spans() {
     });
     world.maintain("refused", "Cordon", &["two"], &json!({})).await;
     world.maintain("m", "Drain", &["one", "two"], &json!({})).await;
-    world
-        .until("an eviction fails", |world| {
-            world.requests("POST", "web-2/eviction") > 0
-        })
-        .await;
+    world.until_requested("POST", "web-2/eviction").await;
     world
         .until("its span", |_| {
             let steps = spans.named("reconcile_evacuation");

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::world::{MINUTE, NAMESPACE, World};
+use super::world::{MINUTE, NAMESPACE, World, at_once};
 
 const FAR: &str = "9999-12-31T23:59:59Z";
 
@@ -35,9 +35,7 @@ async fn odd_times_of_any_object_stop_no_drain() {
     world.fake.change::<Pod>(NAMESPACE, "web-1", write_odd_times);
     let leader = world.lead().await;
     world.drain_one(0).await;
-    world
-        .until("drained but for the budget", |world| !world.has_pod("web-2"))
-        .await;
+    world.until_gone(&["web-2"]).await;
     leader.kill();
     // An evacuator that says "never".
     world
@@ -51,7 +49,7 @@ async fn odd_times_of_any_object_stop_no_drain() {
     });
     world.allow("web", 1);
     let _leader = world.lead().await;
-    world.until("drained", |world| !world.has_pod("web-1")).await;
+    world.until_gone(&["web-1"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,14 +72,14 @@ async fn an_undecodable_maintenance_exists_and_stops_no_other() {
     });
     leader.kill();
     let leader = world.lead().await;
-    let spec = json!({"loadBalancer": {"connectionsDrainSeconds": 0}});
+    let spec = at_once();
     world.maintain("other", "Drain", &["two"], &spec).await;
-    world.until("drained", |world| !world.has_pod("web-2")).await;
+    world.until_gone(&["web-2"]).await;
     world.delete_maintenance("other").await;
     let is_gone = |world: &World| world.maintenance("other").is_none();
     world.until("gone", is_gone).await;
     sleep(10 * MINUTE).await;
-    assert_eq!(world.isolation("two"), (false, Vec::new(), None));
+    assert!(world.is_given_back("two"));
     assert_eq!(world.isolation("one"), before, "its cordon and taint stay");
     assert_eq!(world.notes("one", "MaintenanceTaintOrphaned").await.len(), 0);
     assert_eq!(world.notes("odd", "ObjectUndecodable").await.len(), 1);
@@ -90,7 +88,7 @@ async fn an_undecodable_maintenance_exists_and_stops_no_other() {
     let _leader = world.lead().await;
     sleep(MINUTE).await;
     world.fake.delete::<NodeMaintenance>("", "odd");
-    let is_undone = |world: &World| world.isolation("one") == (false, Vec::new(), None);
+    let is_undone = |world: &World| world.is_given_back("one");
     world.until("undone", is_undone).await;
 }
 
@@ -104,7 +102,7 @@ async fn an_undecodable_pod_has_to_leave_its_node() {
         .change::<Pod>(NAMESPACE, "web-1", |pod| pod["spec"]["priority"] = json!("high"));
     let _leader = world.lead().await;
     world.drain_one(0).await;
-    world.until("drained", |world| !world.has_pod("web-1")).await;
+    world.until_gone(&["web-1"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,5 +121,5 @@ async fn an_undecodable_maintenance_with_the_name_of_an_automatic_one_keeps_no_n
     world.fake.change::<Node>("", "one", |node| {
         node["spec"]["taints"] = json!([{"key": AUTOSCALER_TAINT, "effect": "NoSchedule"}]);
     });
-    world.until("drained", |world| !world.has_pod("web-1")).await;
+    world.until_gone(&["web-1"]).await;
 }

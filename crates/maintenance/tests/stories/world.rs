@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{NodeTraffic, TrafficByNode};
+use headgate_core::node::{CORDON_ANNOTATION, MAINTENANCE_TAINT, NodeTraffic, TrafficByNode};
 use headgate_kubernetes::leader::{LeaderMetrics, Term};
 use headgate_kubernetes::{Decoded, NodeWriteMetrics, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
@@ -14,7 +14,7 @@ use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually, met, series_value};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -261,24 +261,39 @@ impl World {
         nodes.find(|status| status.node_ref.name == node).unwrap()
     }
 
-    /// Status and reason of a condition.
-    pub(crate) fn condition(&self, name: &str, kind: &str) -> Option<(String, String)> {
-        let status = self.maintenance(name)?.status?;
-        let condition = status
-            .conditions
-            .into_iter()
-            .find(|condition| condition.type_ == kind)?;
-        Some((condition.status, condition.reason))
+    /// Status and reason of a condition; empty where there is none.
+    pub(crate) fn condition(&self, name: &str, kind: &str) -> String {
+        let status = self.maintenance(name).and_then(|maintenance| maintenance.status);
+        let mut conditions = status.into_iter().flat_map(|status| status.conditions);
+        let condition = conditions.find(|condition| condition.type_ == kind);
+        condition.map_or_else(String::new, |condition| {
+            format!("{} {}", condition.status, condition.reason)
+        })
+    }
+
+    pub(crate) fn is_drained(&self, name: &str) -> bool {
+        self.condition(name, "Drained").starts_with("True ")
+    }
+
+    /// Whether nothing of a maintenance is left on a Node that was schedulable.
+    pub(crate) fn is_given_back(&self, node: &str) -> bool {
+        self.isolation(node) == (false, Vec::new(), None)
+    }
+
+    pub(crate) fn uid_of<K>(&self, namespace: &str, name: &str) -> String
+    where
+        K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned,
+    {
+        let object: K = self.fake.peek(namespace, name).unwrap();
+        object.meta().uid.clone().unwrap()
     }
 
     /// The types of a Node's conditions that are `True`, but for Ready.
     pub(crate) fn node_conditions(&self, node: &str) -> Vec<String> {
         let conditions = self.node(node).status.unwrap().conditions.unwrap_or_default();
-        let mut kinds: Vec<_> = conditions
-            .into_iter()
-            .filter(|condition| condition.status == "True" && condition.type_ != "Ready")
-            .map(|condition| condition.type_)
-            .collect();
+        let shown = |condition: &NodeCondition| condition.status == "True" && condition.type_ != "Ready";
+        let shown = conditions.into_iter().filter(shown);
+        let mut kinds: Vec<_> = shown.map(|condition| condition.type_).collect();
         kinds.sort();
         kinds
     }
@@ -288,45 +303,59 @@ impl World {
         let node = self.node(node);
         let spec = node.spec.unwrap_or_default();
         let taints = spec.taints.unwrap_or_default();
-        let own = taints
-            .into_iter()
-            .filter(|taint| taint.key == "headgate.dev/maintenance");
+        let own = taints.into_iter().filter(|taint| taint.key == MAINTENANCE_TAINT);
+        let own = own.map(|taint| taint.value.unwrap_or_default()).collect();
         let annotations = node.metadata.annotations.unwrap_or_default();
-        let remembered = annotations
-            .get("headgate.dev/unschedulable-before-maintenance")
-            .cloned();
-        (
-            spec.unschedulable == Some(true),
-            own.map(|taint| taint.value.unwrap_or_default()).collect(),
-            remembered,
-        )
+        let remembered = annotations.get(CORDON_ANNOTATION).cloned();
+        (spec.unschedulable == Some(true), own, remembered)
+    }
+
+    /// The events in a namespace; those about objects of the cluster are in `default`.
+    pub(crate) async fn events(&self, namespace: &str) -> Vec<Event> {
+        let events = Api::<Event>::namespaced(self.client.clone(), namespace);
+        events.list(&ListParams::default()).await.unwrap().items
     }
 
     /// The notes of the events about an object with this reason.
     pub(crate) async fn notes(&self, about: &str, reason: &str) -> Vec<String> {
-        let events = Api::<Event>::namespaced(self.client.clone(), "default");
-        let events = events.list(&ListParams::default()).await.unwrap();
-        events
-            .into_iter()
-            .filter(|event| event.reason.as_deref() == Some(reason))
-            .filter(|event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(about))
-            .map(|event| event.note.unwrap_or_default())
-            .collect()
+        let mut events = self.events("default").await;
+        events.retain(|event| event.reason.as_deref() == Some(reason) && is_about(event, about));
+        events.into_iter().map(|event| event.note.unwrap_or_default()).collect()
     }
 
     /// How many requests of this method and end of the path arrived.
     pub(crate) fn requests(&self, method: &str, end: &str) -> usize {
         let requests = self.fake.requests();
         let is_it = |path: &str| path.ends_with(end) || path.contains(&format!("{end}/"));
-        requests
+        let requests = requests
             .iter()
-            .filter(|request| request.method == method && !request.is_watch && is_it(&request.path))
-            .count()
+            .filter(|request| request.method == method && !request.is_watch);
+        requests.filter(|request| is_it(&request.path)).count()
     }
 
     /// Waits until something is so.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         eventually(2 * MINUTE, what, async || met(is_so(self), "not yet")).await;
+    }
+
+    pub(crate) async fn until_drained(&self, name: &str) {
+        self.until("drained", |world| world.is_drained(name)).await;
+    }
+
+    /// Waits until no pod of these names is left.
+    pub(crate) async fn until_gone(&self, pods: &[&str]) {
+        let is_gone = |world: &Self| pods.iter().all(|pod| !world.has_pod(pod));
+        self.until(&format!("{pods:?} leave"), is_gone).await;
+    }
+
+    pub(crate) async fn until_tainted(&self, node: &str) {
+        self.until("the taint", |world| !world.isolation(node).1.is_empty())
+            .await;
+    }
+
+    /// Waits until a request of this method and end of the path has arrived.
+    pub(crate) async fn until_requested(&self, method: &str, end: &str) {
+        self.until(end, |world| world.requests(method, end) > 0).await;
     }
 
     /// Waits until a pod has an Evacuation.
@@ -344,15 +373,23 @@ impl World {
 
     /// The number of events by reason.
     pub(crate) async fn event_counts(&self, about: &str) -> BTreeMap<String, usize> {
-        let events = Api::<Event>::namespaced(self.client.clone(), "default");
-        let events = events.list(&ListParams::default()).await.unwrap();
         let mut counts = BTreeMap::new();
-        for event in events {
-            if event.regarding.and_then(|object| object.name).as_deref() == Some(about) {
+        for event in self.events("default").await {
+            if is_about(&event, about) {
                 let count = event.series.map_or(1, |series| series.count);
                 *counts.entry(event.reason.unwrap_or_default()).or_default() += usize::try_from(count).unwrap();
             }
         }
         counts
     }
+}
+
+pub(crate) fn is_about(event: &Event, name: &str) -> bool {
+    let about = event.regarding.as_ref();
+    about.and_then(|object| object.name.as_deref()) == Some(name)
+}
+
+/// The spec of a maintenance whose pods leave at once where the node is out of its load balancers.
+pub(crate) fn at_once() -> Value {
+    json!({"loadBalancer": {"connectionsDrainSeconds": 0}})
 }
