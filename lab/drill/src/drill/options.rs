@@ -401,115 +401,71 @@ pub(crate) mod tests {
         options: Options,
     }
 
+    fn parse(flags: &str) -> Options {
+        let flags = std::iter::once("drill").chain(flags.split_whitespace());
+        Flags::try_parse_from(flags).unwrap().options
+    }
+
     pub(crate) fn options() -> Options {
-        let flags = "drill --scenario scale-down --strategy none,kube-proxy --nodes 3 --runs 2 --connections 10 --operation-delay 100ms";
-        Flags::try_parse_from(flags.split_whitespace()).unwrap().options
+        parse(
+            "--scenario scale-down --strategy none,kube-proxy --nodes 3 --runs 2 --connections 10 --operation-delay 100ms",
+        )
     }
 
     #[test]
     fn options_out_of_range_are_named() {
         options().validate().unwrap();
-        for (wrong, named) in [
+        for (flags, named) in [
+            ("--nodes 1", "the number of nodes is 1; allowed: 2 to 50"),
+            ("--runs 91", "the number of runs is 91; allowed: 1 to 90"),
+            ("--probers 0", "the number of probers is 0; allowed: 1 to 16"),
             (
-                Options { nodes: 1, ..options() },
-                "the number of nodes is 1; allowed: 2 to 50",
-            ),
-            (
-                Options { runs: 91, ..options() },
-                "the number of runs is 91; allowed: 1 to 90",
-            ),
-            (
-                Options {
-                    probers: 0,
-                    ..options()
-                },
-                "the number of probers is 0; allowed: 1 to 16",
-            ),
-            (
-                Options {
-                    negative_control: Some(NegativeControl::Observe),
-                    ..options()
-                },
+                "--strategy none,kube-proxy --negative-control observe",
                 "--negative-control breaks admin states: it needs the strategy admin-state or headgate",
             ),
-            (Options { rate: 0.0, ..options() }, "the rate is 0; allowed: 1 to 1000"),
+            ("--rate 0", "the rate is 0; allowed: 1 to 1000"),
             (
-                Options {
-                    strategy: vec![Strategy::PodIp],
-                    ..options()
-                },
+                "--strategy pod-ip",
                 "the strategy PodIp has no part in the scenario ScaleDown; it is about rolling updates",
             ),
             (
-                Options {
-                    strategy: vec![Strategy::Connections],
-                    autoscaler: Autoscaler::Karpenter,
-                    ..options()
-                },
+                "--strategy connections --autoscaler karpenter",
                 "the strategy connections has no part with --autoscaler karpenter, which waits for no annotation",
             ),
             (
-                Options {
-                    strategy: vec![Strategy::Deregistration],
-                    ..options()
-                },
+                "--strategy deregistration",
                 "the strategy deregistration has no part with this --provider: cloud-provider-azure deregisters no node at an \
                  autoscaler's taint; use --provider aws-cluster or gcp",
             ),
         ] {
-            assert_eq!(wrong.validate().unwrap_err().to_string(), named);
+            let wrong = parse(&format!("--scenario scale-down {flags}"));
+            assert_eq!(wrong.validate().unwrap_err().to_string(), named, "{flags}");
         }
-        let unharmed = Options {
-            autoscaler: Autoscaler::Karpenter,
-            negative_control: Some(NegativeControl::Observe),
-            strategy: vec![Strategy::AdminState],
-            ..options()
-        };
-        unharmed.validate().unwrap();
-        let karpenter = Options {
-            strategy: vec![Strategy::KubeProxy],
-            negative_control: None,
-            ..unharmed
-        };
-        karpenter.validate().unwrap();
+        for flags in [
+            "--autoscaler karpenter --strategy admin-state --negative-control observe",
+            "--autoscaler karpenter --strategy kube-proxy",
+        ] {
+            parse(&format!("--scenario scale-down {flags}")).validate().unwrap();
+        }
     }
 
     #[test]
     fn what_a_strategy_is_about_is_said() {
         for (scenario, strategy, about) in [
-            (
-                Scenario::RollingUpdate,
-                Strategy::Deregistration,
-                "nodes that an autoscaler removes",
-            ),
-            (
-                Scenario::Spot,
-                Strategy::Connections,
-                "scale-down by Cluster Autoscaler",
-            ),
-            (Scenario::ScaleDown, Strategy::NodeMaintenance, "maintenance"),
-            (Scenario::Spot, Strategy::ExcludeLabel, "scale-down and maintenance"),
-            (
-                Scenario::Local,
-                Strategy::NodePort,
-                "Services with externalTrafficPolicy: Cluster",
-            ),
-            (Scenario::Local, Strategy::AdminState, "nodes with Azure"),
-            (Scenario::RollingUpdate, Strategy::AdminState, "nodes"),
-            (Scenario::RollingUpdate, Strategy::Healthz, "nodes"),
-            (Scenario::Spot, Strategy::PodIp, "rolling updates"),
+            ("rolling-update", "deregistration", "nodes that an autoscaler removes"),
+            ("spot", "connections", "scale-down by Cluster Autoscaler"),
+            ("scale-down", "node-maintenance", "maintenance"),
+            ("spot", "exclude-label", "scale-down and maintenance"),
+            ("local", "node-port", "Services with externalTrafficPolicy: Cluster"),
+            ("local", "admin-state", "nodes with Azure"),
+            ("rolling-update", "admin-state", "nodes"),
+            ("rolling-update", "healthz", "nodes"),
+            ("spot", "pod-ip", "rolling updates"),
         ] {
-            let options = Options {
-                scenario,
-                strategy: vec![strategy],
-                provider: Provider::Gcp,
-                ..options()
-            };
-            match options.validate() {
-                Err(DrillError::NotApplicable { about: said, .. }) => {
-                    assert_eq!(said, about, "{scenario:?} {strategy:?}");
-                }
-                other => panic!("{scenario:?} {strategy:?}: {other:?}"),
+            let flags = format!("--scenario {scenario} --strategy {strategy} --provider gcp");
+            match parse(&flags).validate() {
+                Err(DrillError::NotApplicable { about: said, .. }) => assert_eq!(said, about, "{flags}"),
+                other => panic!("{flags}: {other:?}"),
             }
         }
     }
