@@ -5,7 +5,7 @@
 //! processes are killed, its tasks aborted, its directory removed.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_kubernetes::api_server::{Program, build_client};
@@ -30,6 +30,7 @@ use crate::azure::{self, PoolMembers};
 use crate::control_plane::{ControlPlane, Observed};
 use crate::drill::NegativeControl;
 use crate::endpoints::{Endpoint, TrafficPolicy};
+use crate::files::WriteError;
 use crate::machine::{DeletedMachines, NodeProcesses};
 use crate::network::addresses::METADATA_SERVICE;
 use crate::rotation::AdminState;
@@ -144,7 +145,7 @@ impl Cluster {
         let directory = tempfile::Builder::new()
             .prefix("headgate-drill-")
             .tempdir()
-            .map_err(|source| ClusterError::Write {
+            .map_err(|source| WriteError {
                 path: std::env::temp_dir(),
                 source,
             })?;
@@ -344,13 +345,4 @@ async fn answered<T>(action: String, request: impl Future<Output = Result<T, kub
             after: REQUEST_TIMEOUT,
         }),
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), ClusterError> {
-    let directory = path.parent().unwrap_or(path);
-    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(path, text));
-    written.map_err(|source| ClusterError::Write {
-        path: path.to_owned(),
-        source,
-    })
 }

@@ -13,6 +13,7 @@ pub mod controller;
 pub mod draining;
 pub mod drill;
 pub mod endpoints;
+pub mod files;
 mod http;
 pub mod lifetimes;
 pub mod machine;

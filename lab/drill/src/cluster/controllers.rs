@@ -5,8 +5,9 @@ use headgate_sandbox::process::{Process, command_in};
 use serde_json::json;
 
 use super::processes::settings_file;
-use super::{Cluster, ClusterError, write};
+use super::{Cluster, ClusterError};
 use crate::azure;
+use crate::files::write;
 use crate::strategy::HeadgatePart;
 
 impl Cluster {

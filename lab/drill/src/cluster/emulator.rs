@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{ClusterError, POLL_INTERVAL, REQUEST_TIMEOUT, write};
+use super::{ClusterError, POLL_INTERVAL, REQUEST_TIMEOUT};
 use crate::azure;
+use crate::files::write;
 
 /// Of requests of other clients than headgate.
 const API_VERSION: &str = "2025-05-01";

@@ -1,6 +1,5 @@
 //! Why a drill's control plane does not work.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use headgate_sandbox::assets::AssetsError;
 use headgate_sandbox::control_plane::ControlPlaneError;
 use headgate_sandbox::process::ProcessError;
 
+use crate::files::WriteError;
 use crate::world::WorldError;
 
 /// The control plane cannot be started or does not work.
@@ -39,13 +39,8 @@ pub enum ClusterError {
         answer: String,
     },
     /// A file of the drill.
-    #[error("cannot write {}: {source}; check the free space of the directory for temporary files", path.display())]
-    Write {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// A request to the API server failed.
     #[error("cannot {action}: {source}")]
     Api {

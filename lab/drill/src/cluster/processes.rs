@@ -7,10 +7,11 @@ use std::time::Duration;
 use headgate_sandbox::agents::AgentConfig;
 use serde_json::{Value, json};
 
-use super::{Cluster, ClusterError, write};
+use super::{Cluster, ClusterError};
 use crate::azure;
 use crate::drill::NegativeControl;
 use crate::endpoints::TrafficPolicy;
+use crate::files::write;
 use crate::machine::kube_proxy::KubeProxyConfig;
 use crate::machine::{CounterConfig, NodeProcesses};
 use crate::network::addresses::{HEADGATE_HEALTH_PORT, PROBE_SOURCE};

@@ -1,11 +1,11 @@
 //! Why a machine cannot do what it should.
 
 use std::io;
-use std::path::PathBuf;
 
 use headgate_sandbox::agents::AgentError;
 use headgate_sandbox::process::ProcessError;
 
+use crate::files::WriteError;
 use crate::network::namespace::NamespaceError;
 use crate::network::tool::ToolError;
 
@@ -30,13 +30,8 @@ pub enum MachineError {
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// A file of one of its processes.
-    #[error("cannot write {}: {source}; check the free space of the directory for temporary files", path.display())]
-    Write {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] WriteError),
     /// The node's kube-proxy cannot be run, or has ended.
     #[error(transparent)]
     KubeProxy(#[from] ProcessError),

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 
 use super::{Listener, MachineError};
 use crate::endpoints::Backends;
+use crate::files::write;
 use crate::http;
 use crate::network::addresses::{HEALTH_CHECK_NODE_PORT, KUBE_PROXY_HEALTH_PORT};
 use crate::network::tool::ToolError;
@@ -60,12 +61,7 @@ impl KubeProxyConfig {
 
     fn start(&self) -> Result<Process, MachineError> {
         let file = self.directory.join("configuration.json");
-        let written = std::fs::create_dir_all(&self.directory)
-            .and_then(|()| std::fs::write(&file, self.configuration().to_string()));
-        written.map_err(|source| MachineError::Write {
-            path: file.clone(),
-            source,
-        })?;
+        write(&file, &self.configuration().to_string())?;
         let mut command = command_in(&self.program, &self.directory);
         command.arg("--config").arg(file).env_remove("KUBECONFIG");
         let name = format!("kube-proxy of {}", self.node);
