@@ -27,9 +27,9 @@ use self::emulator::EmulatorAddresses;
 pub use self::error::ClusterError;
 pub use self::maintenance::MaintenanceSettings;
 use crate::azure::{self, PoolMembers};
-use crate::control_plane::{ControlPlane, Observed};
+use crate::control_plane::Observed;
 use crate::drill::NegativeControl;
-use crate::endpoints::{Endpoint, TrafficPolicy};
+use crate::endpoints::TrafficPolicy;
 use crate::files::WriteError;
 use crate::machine::{DeletedMachines, NodeProcesses};
 use crate::network::addresses::METADATA_SERVICE;
@@ -37,7 +37,6 @@ use crate::rotation::AdminState;
 use crate::scenario::{Action, Signal, Step};
 use crate::strategy::{HeadgatePart, ProbeTarget};
 use crate::tunnel::{self, Tunnel};
-use crate::world::WorldError;
 
 mod api_server;
 mod controllers;
@@ -117,8 +116,8 @@ pub struct Cluster {
     /// Nodes whose machines have left the pool.
     deleted: Vec<usize>,
     /// What the API server gave the Pod that was evicted.
-    grace_period: Option<Duration>,
-    admin_states: watch::Receiver<Vec<AdminState>>,
+    pub(crate) grace_period: Option<Duration>,
+    pub(crate) admin_states: watch::Receiver<Vec<AdminState>>,
     events: mpsc::UnboundedReceiver<Observed>,
     _tasks: JoinSet<()>,
     controllers: Option<Process>,
@@ -294,8 +293,9 @@ impl Cluster {
     }
 }
 
-impl ControlPlane for Cluster {
-    async fn carry_out(&mut self, step: &Step) -> Result<(), WorldError> {
+impl Cluster {
+    /// See [`crate::control_plane::ControlPlane::carry_out`].
+    pub(crate) async fn carry_out(&mut self, step: &Step) -> Result<(), ClusterError> {
         match step.action {
             Action::Signal(signal) => {
                 self.begin_faults().await?;
@@ -312,23 +312,16 @@ impl ControlPlane for Cluster {
         Ok(())
     }
 
-    async fn publish(&mut self, endpoints: &[Endpoint]) -> Result<(), WorldError> {
-        Ok(self.publish_endpoints(endpoints).await?)
+    /// Returns once all that steps have begun is done.
+    ///
+    /// # Errors
+    /// Something of it cannot be done.
+    pub(crate) async fn settle(&mut self) -> Result<(), ClusterError> {
+        self.api_server.wait().await
     }
 
-    async fn settle(&mut self) -> Result<(), WorldError> {
-        Ok(self.api_server.wait().await?)
-    }
-
-    fn grace_period(&self) -> Option<Duration> {
-        self.grace_period
-    }
-
-    fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
-        self.admin_states.clone()
-    }
-
-    fn take_events(&mut self) -> Vec<Observed> {
+    /// Events of its own since the last call.
+    pub(crate) fn take_events(&mut self) -> Vec<Observed> {
         std::iter::from_fn(|| self.events.try_recv().ok()).collect()
     }
 }

@@ -8,15 +8,15 @@ use std::time::Duration;
 use headgate_budget::probe::ProbeSettings;
 use headgate_sandbox::assets::AssetsError;
 
-use self::control::Control;
 #[cfg(test)]
 pub(crate) use self::options::tests::options as options_of_a_test;
 pub use self::options::{ConnectionLifetime, KubeProxyPart, NegativeControl, Options};
 pub use self::roll::Roll;
 use crate::clients::ClientSettings;
 use crate::cluster::ClusterError;
-use crate::control_plane::Observed;
+use crate::control_plane::{ControlPlane, Observed};
 use crate::lifetimes::Lifetimes;
+use crate::machine::NodeProcesses;
 use crate::progress::Progress;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
 use crate::scenario::{Scenario, Step, Timeline};
@@ -96,17 +96,23 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
     for strategy in options.strategies() {
         progress(Progress::Starting(strategy));
         let plan = strategy.plan(options.scenario, &options.pods());
-        let mut control_plane = Control::start(options, &plan).await?;
-        let mut world = World::start(options.world(plan, &control_plane)).await?;
+        let mut control_plane = ControlPlane::start(options, &plan).await?;
+        let cluster = control_plane.cluster();
+        let processes = cluster.map(|cluster| cluster.processes()).unwrap_or_default();
+        let mut world = World::start(options.world(plan, processes)).await?;
         for (index, phase) in phases.iter().copied().enumerate() {
-            if index > 0 {
-                control_plane.restore().await?;
-                world.restore().await?;
-            }
             let seed = options.seed.wrapping_add(index as u64);
             let operation = options.speed().real(options.operation().draw(options.nodes, seed));
-            control_plane.set_operation_delay(operation).await?;
-            control_plane.wait_for_leader().await?;
+            if index > 0 {
+                if let Some(cluster) = control_plane.cluster() {
+                    cluster.restore().await?;
+                }
+                world.restore().await?;
+            }
+            if let Some(cluster) = control_plane.cluster() {
+                cluster.set_operation_delay(operation).await?;
+                cluster.wait_for_leader().await?;
+            }
             let timeline = options.timeline(&plan);
             progress(Progress::Run {
                 strategy,
@@ -137,7 +143,7 @@ impl Options {
         }
     }
 
-    fn world(&self, plan: Plan, control_plane: &Control) -> WorldSettings {
+    fn world(&self, plan: Plan, processes: Vec<NodeProcesses>) -> WorldSettings {
         WorldSettings {
             nodes: self.nodes,
             empty_nodes: if plan.evicts_pod() {
@@ -153,10 +159,7 @@ impl Options {
             power_off: self.power_off,
             deleted_machines: self.deleted_machines,
             drain_rules: self.drain_rules().map(|time| self.speed().real(time)),
-            processes: match control_plane {
-                Control::None(_) => Vec::new(),
-                Control::Cluster(cluster) => cluster.processes(),
-            },
+            processes,
         }
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use headgate_budget::expected_loss;
 use headgate_drill::clients::ClientSettings;
-use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::control_plane::ControlPlane;
 use headgate_drill::result::Event;
 use headgate_drill::scenario::{Action, Scenario, Step, Timeline};
 use headgate_drill::strategy::{PodTimes, Strategy};
@@ -133,7 +133,7 @@ fn samples(serving: Duration, seeds: std::ops::Range<usize>) -> Vec<Sample> {
                 };
                 index += 1;
                 let recording = world
-                    .run(&timeline(serving), &run, &mut NoControlPlane::new(NODES))
+                    .run(&timeline(serving), &run, &mut ControlPlane::none(NODES))
                     .await
                     .unwrap();
                 world.restore().await.unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use headgate_budget::probe::{ProbeRule, ProbeSettings, Provider};
 use headgate_drill::clients::{Held, Observations};
-use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::control_plane::ControlPlane;
 use headgate_drill::draining::{DrainRules, Ending, FlowEnd};
 use headgate_drill::lifetimes::Lifetimes;
 use headgate_drill::machine::{DeletedMachines, PowerOff};
@@ -23,6 +23,7 @@ use headgate_drill::speed::Speed;
 use headgate_drill::strategy::{Plan, PodTimes, Strategy};
 use headgate_drill::world::phase::Schedule;
 use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use fixture::{NODES, probe, run_settings, runtime, world_settings};
@@ -69,8 +70,7 @@ fn record_run(settings: &WorldSettings, timeline: &Timeline, run: &RunSettings) 
     on_time(|| {
         runtime().block_on(async {
             let mut world = World::start(settings.clone()).await.unwrap();
-            let mut control_plane = NoControlPlane::new(NODES);
-            world.run(timeline, run, &mut control_plane).await.unwrap()
+            world.run(timeline, run, &mut ControlPlane::none(NODES)).await.unwrap()
         })
     })
 }
@@ -263,8 +263,8 @@ fn record_admin_down(drain_rules: DrainRules) -> Recording {
     on_time(|| {
         runtime().block_on(async {
             let mut world = World::start(settings.clone()).await.unwrap();
-            let mut control_plane = NoControlPlane::new(NODES);
-            let states = control_plane.clone_sender();
+            let states = watch::Sender::new(vec![AdminState::None; NODES]);
+            let mut control_plane = ControlPlane::None(states.clone());
             let setter = async {
                 tokio::time::sleep(millis(1500)).await;
                 states.send_replace(vec![AdminState::Down, AdminState::None, AdminState::None]);
@@ -426,7 +426,7 @@ fn a_world_is_restored_for_the_next_run() {
     let record = || {
         runtime().block_on(async {
             let mut world = World::start(settings.clone()).await.unwrap();
-            let mut control_plane = NoControlPlane::new(NODES);
+            let mut control_plane = ControlPlane::none(NODES);
             let first = world.run(&timeline, &run_settings(), &mut control_plane).await.unwrap();
             world.restore().await.unwrap();
             let expected = start_of_a_whole_world(Instant::now(), settings.probe.interval, &next);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use headgate_budget::probe::Provider;
 use headgate_drill::clients::{ClientSettings, Held};
-use headgate_drill::control_plane::NoControlPlane;
+use headgate_drill::control_plane::ControlPlane;
 use headgate_drill::draining::{Deregistration, DrainRules, Ending, FlowEnd};
 use headgate_drill::endpoints::TrafficPolicy;
 use headgate_drill::result::Event;
@@ -58,7 +58,7 @@ fn record(strategy: Strategy, drain_rules: DrainRules) -> Recording {
         runtime().block_on(async {
             let mut world = World::start(settings.clone()).await.unwrap();
             world
-                .run(&timeline, &run, &mut NoControlPlane::new(NODES))
+                .run(&timeline, &run, &mut ControlPlane::none(NODES))
                 .await
                 .unwrap()
         })

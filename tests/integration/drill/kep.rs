@@ -8,6 +8,7 @@ use headgate_budget::probe::{ProbeSettings, Provider};
 use headgate_drill::azure::PoolMembers;
 use headgate_drill::clients::ClientSettings;
 use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, MaintenanceSettings};
+use headgate_drill::control_plane::ControlPlane;
 use headgate_drill::endpoints::TrafficPolicy;
 use headgate_drill::machine::DeletedMachines;
 use headgate_drill::result::Event;
@@ -56,7 +57,7 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         arm_faults: Vec::new(),
         negative_control: None,
     };
-    let mut cluster = Cluster::start(settings).await.unwrap();
+    let cluster = Cluster::start(settings).await.unwrap();
     let probe = ProbeSettings {
         interval: Duration::from_millis(500),
         timeout: Duration::from_millis(500),
@@ -83,7 +84,8 @@ async fn terminating_node(strategy: Strategy) -> Recording {
         }],
         end: END,
     };
-    world.run(&timeline, &run, &mut cluster).await.unwrap()
+    let mut control_plane = ControlPlane::Cluster(Box::new(cluster));
+    world.run(&timeline, &run, &mut control_plane).await.unwrap()
 }
 
 /// The events of the node, in the order in which they are to happen.

@@ -31,7 +31,7 @@ impl Cluster {
     }
 
     /// Replaces the endpoints of the Service, if kube-proxy's process or agents work from them.
-    pub(super) async fn publish_endpoints(&self, endpoints: &[Endpoint]) -> Result<(), ClusterError> {
+    pub(crate) async fn publish(&self, endpoints: &[Endpoint]) -> Result<(), ClusterError> {
         if self.settings.kube_proxy.is_none() && !self.answers_for_service() {
             return Ok(());
         }

@@ -5,35 +5,24 @@ use std::time::Duration;
 use headgate_azure_emulator::Settings;
 use headgate_sandbox::assets::Assets;
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::{DrillError, KubeProxyPart, NegativeControl, Options};
-use crate::cluster::{
-    Cluster, ClusterError, ClusterSettings, DeletionDelaySettings, KubeProxySettings, MaintenanceSettings,
-};
-use crate::control_plane::{ControlPlane, NoControlPlane, Observed};
-use crate::endpoints::Endpoint;
-use crate::rotation::AdminState;
-use crate::scenario::{Scenario, Step};
+use crate::cluster::{Cluster, ClusterSettings, DeletionDelaySettings, KubeProxySettings, MaintenanceSettings};
+use crate::control_plane::ControlPlane;
+use crate::scenario::Scenario;
 use crate::strategy::{HeadgatePart, Plan};
-use crate::world::WorldError;
 
 /// kube-proxy's default for the shortest time between two changes of its rules.
 const MIN_SYNC_PERIOD: Duration = Duration::from_secs(1);
 /// Between two looks of Cluster Autoscaler at the annotations that delay a deletion; the first comes as long after the drain.
 const DELETION_DELAY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The control plane of a strategy: strategies without agents need none.
-pub(super) enum Control {
-    None(NoControlPlane),
-    Cluster(Box<Cluster>),
-}
-
-impl Control {
+impl ControlPlane {
+    /// The control plane of a strategy: strategies without agents need none.
     pub(super) async fn start(options: &Options, plan: &Plan) -> Result<Self, DrillError> {
         let is_real = options.kube_proxy == KubeProxyPart::Real && plan.kube_proxy_may_be_real;
         if !plan.headgate.runs_agents() && !is_real {
-            return Ok(Self::None(NoControlPlane::new(options.nodes)));
+            return Ok(Self::none(options.nodes));
         }
         let negative_control = options
             .negative_control
@@ -73,76 +62,11 @@ impl Control {
         };
         Ok(Self::Cluster(Box::new(Cluster::start(settings).await?)))
     }
-
-    pub(super) async fn restore(&mut self) -> Result<(), ClusterError> {
-        match self {
-            Self::None(_) => Ok(()),
-            Self::Cluster(cluster) => cluster.restore().await,
-        }
-    }
-
-    pub(super) async fn set_operation_delay(&self, delay: Duration) -> Result<(), ClusterError> {
-        match self {
-            Self::None(_) => Ok(()),
-            Self::Cluster(cluster) => cluster.set_operation_delay(delay).await,
-        }
-    }
-
-    pub(super) async fn wait_for_leader(&self) -> Result<(), ClusterError> {
-        match self {
-            Self::None(_) => Ok(()),
-            Self::Cluster(cluster) => cluster.wait_for_leader().await,
-        }
-    }
 }
 
 /// HTTP has `Retry-After` in whole seconds, rounded up here.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
-}
-
-impl ControlPlane for Control {
-    async fn carry_out(&mut self, step: &Step) -> Result<(), WorldError> {
-        match self {
-            Self::None(none) => none.carry_out(step).await,
-            Self::Cluster(cluster) => cluster.carry_out(step).await,
-        }
-    }
-
-    async fn publish(&mut self, endpoints: &[Endpoint]) -> Result<(), WorldError> {
-        match self {
-            Self::None(none) => none.publish(endpoints).await,
-            Self::Cluster(cluster) => cluster.publish(endpoints).await,
-        }
-    }
-
-    async fn settle(&mut self) -> Result<(), WorldError> {
-        match self {
-            Self::None(none) => none.settle().await,
-            Self::Cluster(cluster) => cluster.settle().await,
-        }
-    }
-
-    fn grace_period(&self) -> Option<Duration> {
-        match self {
-            Self::None(none) => none.grace_period(),
-            Self::Cluster(cluster) => cluster.grace_period(),
-        }
-    }
-
-    fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
-        match self {
-            Self::None(none) => none.admin_states(),
-            Self::Cluster(cluster) => cluster.admin_states(),
-        }
-    }
-
-    fn take_events(&mut self) -> Vec<Observed> {
-        match self {
-            Self::None(none) => none.take_events(),
-            Self::Cluster(cluster) => cluster.take_events(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::phase::Schedule;
 use super::{Recording, RunSettings, World, WorldError};
 use crate::clients::{self, ClientSettings, Observations};
+use crate::cluster::Cluster;
 use crate::control_plane::{ControlPlane, Observed};
 use crate::controller::{self, Change, Changed, Channels};
 use crate::http::Probe;
@@ -40,7 +41,7 @@ impl World {
         &mut self,
         timeline: &Timeline,
         run: &RunSettings,
-        control_plane: &mut impl ControlPlane,
+        control_plane: &mut ControlPlane,
     ) -> Result<Recording, WorldError> {
         let capacity = self.settings.nodes.max(1);
         let (watch_health, watched) = mpsc::channel(capacity);
@@ -86,12 +87,8 @@ impl World {
         while let Some(change) = changes.recv().await {
             events.extend(observed(change, start, &events));
         }
-        events.extend(
-            control_plane
-                .take_events()
-                .into_iter()
-                .filter(|event| event.at >= start),
-        );
+        let own = control_plane.cluster().map(Cluster::take_events).unwrap_or_default();
+        events.extend(own.into_iter().filter(|event| event.at >= start));
         Ok(Recording {
             start,
             observations,
@@ -166,7 +163,7 @@ impl World {
         &mut self,
         timeline: &Timeline,
         run: &RunSettings,
-        control_plane: &mut impl ControlPlane,
+        control_plane: &mut ControlPlane,
         orders: &Orders,
         phase: &Phase,
     ) -> Result<(Instant, Observations, Vec<Observed>), WorldError> {
@@ -232,7 +229,9 @@ impl World {
             .map_err(|_| WorldError::ClientsTimeout(bound))??;
         // A node that dies later than the timeline says leaves more time to take it out.
         observations.longest_lag = observations.longest_lag.max(longest_lag);
-        control_plane.settle().await?;
+        if let Some(cluster) = control_plane.cluster() {
+            cluster.settle().await?;
+        }
         Ok((start, observations, events))
     }
 }
