@@ -118,7 +118,7 @@ mod tests {
                 (201, json!({"metadata": {}, "status": {"userInfo": user}}))
             } else if code == 200 {
                 (
-                    200,
+                    code,
                     json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "n"}}),
                 )
             } else {
@@ -141,44 +141,25 @@ mod tests {
             )
         };
         let user = "User \"system:serviceaccount:kube-system:headgate\" cannot patch resource \"nodes\"";
+        let by_rbac = format!("nodes \"n\" is forbidden: {user} in API group \"\" at the cluster scope");
+        let (own, other) = (by_policy("headgate-nodes"), by_policy("other"));
+        let both = format!("{other} {own} {user}");
+        let by_webhook = "admission webhook \"other\" denied the request: no";
         for (code, message, proved) in [
-            (200, String::new(), Some(false)),
-            (403, by_policy("headgate-nodes"), Some(true)),
-            (422, by_policy("headgate-nodes"), Some(true)),
-            (
-                403,
-                format!("nodes \"n\" is forbidden: {user} in API group \"\" at the cluster scope"),
-                Some(true),
-            ),
-            (403, by_policy("other"), None),
-            (422, by_policy("other"), None),
-            (
-                403,
-                format!("{} {} {user}", by_policy("other"), by_policy("headgate-nodes")),
-                None,
-            ),
-            (
-                403,
-                "nodes \"n\" is forbidden: not yet ready to handle request".to_owned(),
-                None,
-            ),
-            (
-                403,
-                "admission webhook \"other\" denied the request: no".to_owned(),
-                None,
-            ),
-            (
-                400,
-                "admission webhook \"other\" denied the request: no".to_owned(),
-                None,
-            ),
-            (
-                500,
-                "Internal error occurred: failed calling webhook \"other\"".to_owned(),
-                None,
-            ),
+            (200, "", Some(false)),
+            (403, own.as_str(), Some(true)),
+            (422, &own, Some(true)),
+            (403, &by_rbac, Some(true)),
+            (403, &other, None),
+            (422, &other, None),
+            (403, &both, None),
+            (403, "nodes \"n\" is forbidden: not yet ready to handle request", None),
+            (403, by_webhook, None),
+            (400, by_webhook, None),
+            (500, "Internal error occurred: failed calling webhook \"other\"", None),
         ] {
-            let missing = missing_policies(&client(code, message.clone()), &[Canary::Node("n".to_owned())]).await;
+            let client = client(code, message.to_owned());
+            let missing = missing_policies(&client, &[Canary::Node("n".to_owned())]).await;
             let missing = missing.ok().map(|missing| missing.is_empty());
             assert_eq!(missing, proved, "{code} {message}");
         }

@@ -178,6 +178,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::node::matcher::{SignalMatcher, SignalRules};
+    use crate::node::names::{OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT};
 
     const DRAIN: &str = "headgate.dev/maintenance";
     const MINUTE: Duration = Duration::from_mins(1);
@@ -204,11 +205,21 @@ mod tests {
         crate::node::SignalSettings::default().health()
     }
 
-    /// Whether the Node with these taints is held after one observation.
+    fn unprobed(hold: NodeHold) -> NodeHold {
+        NodeHold {
+            probes_headgate: false,
+            ..hold
+        }
+    }
+
+    /// After the first observation of a Node with these taints.
+    fn observed(taints: &[&str], hold: Option<&NodeHold>, now: Moment) -> NodeReport {
+        NodeReport::initial(None, &keys(), now).with_node(node(taints, hold), now)
+    }
+
     fn is_held(taints: &[&str], hold: &NodeHold) -> bool {
         let now = Clock::System.now();
-        let report = NodeReport::initial(None, &keys(), now).with_node(node(taints, Some(hold)), now);
-        report.is_held(&[], now.mono)
+        observed(taints, Some(hold), now).is_held(&[], now.mono)
     }
 
     #[test]
@@ -222,15 +233,8 @@ mod tests {
             ..hold(now, &[DRAIN])
         };
         assert!(!is_held(&[DRAIN], &foreign), "the Node was created again");
-        let unprobed = NodeHold {
-            probes_headgate: false,
-            ..hold(now, &[DRAIN])
-        };
-        assert!(!is_held(&[DRAIN], &unprobed));
-        for key in [
-            "node.kubernetes.io/out-of-service",
-            "node.cloudprovider.kubernetes.io/shutdown",
-        ] {
+        assert!(!is_held(&[DRAIN], &unprobed(hold(now, &[DRAIN]))));
+        for key in [OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT] {
             assert!(!is_held(&[key], &hold(now, &[key])), "{key} is terminal");
         }
     }
@@ -240,31 +244,24 @@ mod tests {
         let now = Clock::System.now();
         for (kind, is_covered) in [("Bad", true), ("GracefulNodeShutdownInProgress", false)] {
             let matcher = json!({"condition": {"type": kind, "status": "True"}});
-            let rules = SignalRules {
-                matchers: vec![SignalMatcher::parse(&matcher).unwrap()],
-            };
+            let matchers = vec![SignalMatcher::parse(&matcher).unwrap()];
+            let rules = SignalRules { matchers };
             let hold = hold(now.wall, &[&format!("condition:{kind}=True")]);
             let node = json!({"metadata": {"uid": "u", "annotations": {HOLD_ANNOTATION: hold.to_annotation().unwrap()}},
                 "status": {"conditions": [{"type": kind, "status": "True"}]}});
             let node = NodeReader::own(rules.clone()).read(serde_json::from_value(node).unwrap());
             let report = NodeReport::initial(None, &rules, now).with_node(node, now);
-            assert_eq!(
-                (report.is_eligible(), report.is_held(&[], now.mono)),
-                (false, is_covered),
-                "{kind}"
-            );
+            let found = (report.is_eligible(), report.is_held(&[], now.mono));
+            assert_eq!(found, (false, is_covered), "{kind}");
         }
     }
 
     #[test]
     fn hold_for_rules_of_single_services_turns_no_answer() {
         let now = Clock::System.now();
-        let unprobed = NodeHold {
-            probes_headgate: false,
-            ..hold(now.wall, &[DRAIN])
-        };
+        let unprobed = unprobed(hold(now.wall, &[DRAIN]));
         for (hold, is_kept) in [(Some(&unprobed), true), (None, false)] {
-            let report = NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], hold), now);
+            let report = observed(&[DRAIN], hold, now);
             let found = (report.is_held(&[], now.mono), report.is_held_in_a_pool(&[], now.mono));
             assert_eq!(found, (false, is_kept));
         }
@@ -304,7 +301,7 @@ mod tests {
             (DRAIN, "reboot", false),
         ] {
             let hold = hold(now.wall, &[taint]);
-            let report = NodeReport::initial(None, &keys(), now).with_node(node(&[taint], Some(&hold)), now);
+            let report = observed(&[taint], Some(&hold), now);
             assert_eq!(report.is_held(&[notice], now.mono), is_covered, "{taint} {notice}");
         }
     }
@@ -316,17 +313,13 @@ mod tests {
         assert!(!is_held(&[DRAIN], &hold(old, &[DRAIN])));
         let fresh = now.wall - jiff::SignedDuration::from_mins(40);
         assert!(is_held(&[DRAIN], &hold(fresh, &[DRAIN])));
-        let limit = node(
-            &[DRAIN],
-            Some(&hold(now.wall - jiff::SignedDuration::from_hours(1), &[DRAIN])),
-        );
-        let limit = NodeReport::initial(None, &keys(), now).with_node(limit, now);
+        let limit = hold(now.wall - jiff::SignedDuration::from_hours(1), &[DRAIN]);
+        let limit = observed(&[DRAIN], Some(&limit), now);
         assert!(limit.is_held(&[], now.mono), "not longer ago than an hour");
         let ahead = now.wall + jiff::SignedDuration::from_hours(9);
         assert!(is_held(&[DRAIN], &hold(ahead, &[DRAIN])), "the leader's clock is ahead");
         // The leader's clock is two hours behind: its next renewal counts.
-        let leftover =
-            NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(old, &[DRAIN]))), now);
+        let leftover = observed(&[DRAIN], Some(&hold(old, &[DRAIN])), now);
         let renewed = hold(old + jiff::SignedDuration::from_mins(1), &[DRAIN]);
         let renewed = leftover.with_node(node(&[DRAIN], Some(&renewed)), now);
         assert!(!leftover.is_held(&[], now.mono) && renewed.is_held(&[], now.mono));
@@ -348,8 +341,7 @@ mod tests {
             ..now
         };
         let held = |report: &NodeReport, minutes| report.is_held(&[], after(minutes).mono);
-        let report =
-            NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))), now);
+        let report = observed(&[DRAIN], Some(&hold(now.wall, &[DRAIN])), now);
         assert!(held(&report, 4) && !held(&report, 5));
         let lost = report.with_api_server(false, after(3));
         assert!(held(&lost, 90));
@@ -359,11 +351,8 @@ mod tests {
         let renewed = hold(now.wall + jiff::SignedDuration::from_mins(61), &[DRAIN]);
         let back = back.with_node(node(&[DRAIN], Some(&renewed)), after(61));
         assert!(held(&back, 65) && !held(&back, 66));
-        let again = back.with_node(node(&["other", DRAIN], Some(&renewed)), after(64));
-        assert!(
-            !held(&again, 66),
-            "an observation without a renewal does not prolong the hold"
-        );
+        let not_renewed = back.with_node(node(&["other", DRAIN], Some(&renewed)), after(64));
+        assert!(!held(&not_renewed, 66));
     }
 
     #[test]
@@ -375,7 +364,7 @@ mod tests {
         };
         let after = |hours| later(hours, 0);
         let held_by = |renewed_at| node(&[DRAIN], Some(&hold(renewed_at, &[DRAIN])));
-        let live = NodeReport::initial(None, &keys(), now).with_node(held_by(now.wall), now);
+        let live = observed(&[DRAIN], Some(&hold(now.wall, &[DRAIN])), now);
         // When the state was written, and whether it still holds after a restart at 9 h.
         for (written, is_held) in [(0, true), (1, true), (2, false)] {
             let restarted = NodeReport::initial(live.remembered(after(written)), &keys(), after(9));
@@ -385,12 +374,9 @@ mod tests {
         let lost = restarted.with_api_server(false, after(9));
         assert!(lost.is_held(&[], later(9, 90).mono));
         // The leader has the rest of the time to renew it, in whichever order the Node and the return are observed.
-        let back = lost
-            .with_api_server(true, later(9, 60))
-            .with_node(held_by(now.wall), later(9, 60));
-        let shown = lost
-            .with_node(held_by(now.wall), later(9, 60))
-            .with_api_server(true, later(9, 60));
+        let (at, held) = (later(9, 60), held_by(now.wall));
+        let back = lost.with_api_server(true, at).with_node(held.clone(), at);
+        let shown = lost.with_node(held, at).with_api_server(true, at);
         for report in [back, shown] {
             let held = [64, 65].map(|minutes| report.is_held(&[], later(9, minutes).mono));
             assert_eq!(held, [true, false]);
@@ -404,8 +390,7 @@ mod tests {
     #[test]
     fn removed_hold_ends_at_once() {
         let now = Clock::System.now();
-        let held =
-            NodeReport::initial(None, &keys(), now).with_node(node(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))), now);
+        let held = observed(&[DRAIN], Some(&hold(now.wall, &[DRAIN])), now);
         let released = held.with_node(node(&[DRAIN], None), now);
         assert!(held.is_held(&[], now.mono) && !released.is_held(&[], now.mono));
         let restarted = NodeReport::initial(held.remembered(now), &keys(), now);
@@ -436,11 +421,7 @@ mod tests {
         assert!(fitting.reason.is_empty() && fitting.pools.len() == 1, "{fitting:?}");
         let signals: Vec<String> = (0..100).map(|number| format!("example.com/{number:040}")).collect();
         let signals: Vec<&str> = signals.iter().map(String::as_str).collect();
-        assert_eq!(
-            hold(now.wall, &signals).bounded(),
-            None,
-            "a hold that does not name them all holds nothing"
-        );
+        // A hold that does not name all signals holds nothing.
         for (pools, signals, is_bounded) in [
             (vec![], &[DRAIN][..], true),
             (vec![], &signals, false),

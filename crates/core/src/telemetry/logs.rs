@@ -233,15 +233,14 @@ mod tests {
             (Some("a=loud"), "headgate=info"),
         ] {
             let found = levels(variable).to_string();
-            assert!(
-                found.split(',').any(|directive| directive == expected),
-                "{variable:?}: {found}"
-            );
+            assert!(found.split(',').any(|one| one == expected), "{variable:?}: {found}");
         }
     }
 
     #[test]
     fn a_level_counts_for_its_area_and_for_no_library() {
+        let (pools, evictions) = ("warn,pools=info", "pools=trace,evictions=off");
+        let (election, reversed) = ("kubernetes=off,election=debug", "election=debug,kubernetes=off");
         let rows = [
             ("info", "headgate_azure::client::write", Level::INFO, true),
             ("info", "headgate_azure::client::write", Level::DEBUG, false),
@@ -255,46 +254,18 @@ mod tests {
             ("azure=debug", "headgate_azure::client::write", Level::DEBUG, true),
             ("azure=debug", "headgate_controller::pool", Level::DEBUG, false),
             ("azure=debug", "headgate_controller::pool", Level::INFO, true),
-            (
-                "warn,pools=info",
-                "headgate_controller::pool::writer",
-                Level::INFO,
-                true,
-            ),
-            (
-                "warn,pools=info",
-                "headgate_maintenance::controller",
-                Level::INFO,
-                false,
-            ),
+            (pools, "headgate_controller::pool::writer", Level::INFO, true),
+            (pools, "headgate_maintenance::controller", Level::INFO, false),
             // The longer target counts, in any order.
-            (
-                "pools=trace,evictions=off",
-                "headgate_controller::preempt_events",
-                Level::ERROR,
-                false,
-            ),
-            (
-                "kubernetes=off,election=debug",
-                "headgate_kubernetes::leader::leader_task",
-                Level::DEBUG,
-                true,
-            ),
-            (
-                "election=debug,kubernetes=off",
-                "headgate_kubernetes::watch",
-                Level::WARN,
-                false,
-            ),
+            (evictions, "headgate_controller::preempt_events", Level::ERROR, false),
+            (election, "headgate_kubernetes::leader::leader_task", Level::DEBUG, true),
+            (reversed, "headgate_kubernetes::watch", Level::WARN, false),
             ("health=debug", "headgate_agent::health::kube_proxy", Level::DEBUG, true),
             ("health=debug", "headgate_agent::own_node::watch", Level::DEBUG, false),
         ];
         for (level, target, record, is_logged) in rows {
-            assert_eq!(
-                by_area(level).unwrap().would_enable(target, &record),
-                is_logged,
-                "{level}: {record} of {target}"
-            );
+            let found = by_area(level).unwrap().would_enable(target, &record);
+            assert_eq!(found, is_logged, "{level}: {record} of {target}");
         }
     }
 

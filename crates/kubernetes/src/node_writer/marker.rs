@@ -277,64 +277,64 @@ mod tests {
         MarkerFact::find(&[serde_json::from_value(condition).unwrap()], MARKER_CONDITION).unwrap()
     }
 
-    /// When a condition expires that a Node shows.
-    #[derive(Default)]
-    struct Expiry(Observed<MarkerFact>);
-
-    impl Expiry {
-        fn observe(&mut self, shown: Option<MarkerFact>, ttl: Duration, now: Moment) -> Option<Instant> {
-            observe(&mut self.0, shown, ttl, now)
+    fn condition(status: MarkerStatus, reason: &'static str, message: &str) -> MarkerCondition {
+        MarkerCondition {
+            status,
+            reason,
+            message: message.to_owned(),
         }
+    }
+
+    /// Many seconds after `start`.
+    fn after(start: Moment, seconds: u32) -> Moment {
+        Moment {
+            wall: start.wall + seconds * SECOND,
+            mono: start.mono + seconds * SECOND,
+        }
+    }
+
+    /// When a condition expires that a Node shows for the first time.
+    fn expiry(shown: Option<MarkerFact>, now: Moment) -> Instant {
+        observe(&mut Observed::default(), shown, MARKER_TTL, now).unwrap()
+    }
+
+    /// The Node after an edit of an empty one.
+    fn edited(intent: &NodeIntent) -> Node {
+        let mut node = Node::default();
+        intent.edit.edit(&mut node, Timestamp::now());
+        node
+    }
+
+    fn first_condition(node: &Node) -> NodeCondition {
+        node.status.as_ref().unwrap().conditions.as_ref().unwrap()[0].clone()
     }
 
     #[test]
     fn condition_expires_by_the_own_clock_and_only_while_it_needs_a_confirmation() {
         let start = Clock::System.now();
-        let after = |seconds: u32| Moment {
-            wall: start.wall + seconds * SECOND,
-            mono: start.mono + seconds * SECOND,
-        };
-        let first = fact("True", "AdminStateDown", &after(0).wall.to_string());
-        let mut expiry = Expiry::default();
-        assert_eq!(expiry.observe(None, MARKER_TTL, after(0)), None);
-        assert_eq!(
-            expiry.observe(Some(first.clone()), MARKER_TTL, after(1)),
-            Some(after(180).mono),
-            "the first observation counts from the confirmation"
-        );
-        assert_eq!(
-            expiry.observe(Some(first), MARKER_TTL, after(100)),
-            Some(after(180).mono),
-            "another report of the same condition prolongs nothing"
-        );
-        // A writer whose clock is wrong by an hour.
-        let second = fact("True", "AdminStateDown", "2020-01-01T00:00:00Z");
-        assert_eq!(
-            expiry.observe(Some(second), MARKER_TTL, after(110)),
-            Some(after(290).mono)
-        );
-        for settled in [
-            fact("False", MARKER_NO_SIGNAL, "x"),
-            fact("Unknown", "NotConfirmed", "x"),
+        let after = |seconds| after(start, seconds);
+        let out = |time: &str| Some(fact("True", "AdminStateDown", time));
+        let first = || out(&start.wall.to_string());
+        let mut observed = Observed::default();
+        for (what, second, shown, expected) in [
+            ("nothing is shown", 0, None, None),
+            ("it counts from the confirmation", 1, first(), Some(180)),
+            ("another report prolongs nothing", 100, first(), Some(180)),
+            ("a clock is wrong by years", 110, out("2020-01-01T00:00:00Z"), Some(290)),
+            ("settled", 120, Some(fact("False", MARKER_NO_SIGNAL, "x")), None),
+            ("not confirmed", 120, Some(fact("Unknown", "NotConfirmed", "x")), None),
+            ("unproved", 130, Some(fact("False", "NotDown", "x")), Some(310)),
         ] {
-            assert_eq!(expiry.observe(Some(settled), MARKER_TTL, after(120)), None);
+            let expires_at = observe(&mut observed, shown, MARKER_TTL, after(second));
+            assert_eq!(expires_at, expected.map(|second| after(second).mono), "{what}");
         }
-        let unproved = fact("False", "NotDown", "x");
-        assert_eq!(
-            expiry.observe(Some(unproved), MARKER_TTL, after(130)),
-            Some(after(310).mono)
-        );
     }
 
     #[test]
     fn another_text_without_a_new_time_confirms_nothing() {
         let start = Clock::System.now();
-        let after = |seconds: u32| Moment {
-            wall: start.wall + seconds * SECOND,
-            mono: start.mono + seconds * SECOND,
-        };
-        let time = |seconds: u32| after(seconds).wall.to_string();
-        let mut expiry = Expiry::default();
+        let time = |seconds| after(start, seconds).wall.to_string();
+        let mut observed = Observed::default();
         for (second, shown, expected) in [
             (0, fact("True", "AdminStateDown", &time(0)), 180),
             (60, fact("True", "Other", &time(0)), 180),
@@ -342,43 +342,29 @@ mod tests {
             (130, fact("False", "NotDown", "x"), 180),
             (140, fact("True", "AdminStateDown", &time(140)), 320),
         ] {
-            assert_eq!(
-                expiry.observe(Some(shown), MARKER_TTL, after(second)),
-                Some(after(expected).mono),
-                "{second}"
-            );
+            let expires_at = observe(&mut observed, Some(shown), MARKER_TTL, after(start, second));
+            assert_eq!(expires_at, Some(after(start, expected).mono), "{second}");
         }
     }
 
     #[test]
     fn conditions_of_many_nodes_say_when_they_are_confirmed_again() {
-        let wanted = MarkerCondition {
-            status: MarkerStatus::True,
-            reason: "AdminStateDown",
-            message: "m".to_owned(),
-        };
+        let wanted = condition(MarkerStatus::True, "AdminStateDown", "m");
         let state = MarkerState::new("u".to_owned(), wanted, None);
         for (confirmed, ttl) in [(1, 180), (900, 180), (1000, 200), (5000, 1000)] {
-            let mut node = Node::default();
-            state.intent(confirmed).edit.edit(&mut node, Timestamp::now());
-            let shown = node.status.unwrap().conditions.unwrap().iter().find_map(read);
+            let shown = read(&first_condition(&edited(&state.intent(confirmed))));
             let says_so = shown.as_ref().is_some_and(|shown| shown.message != "m");
             assert_eq!(says_so, ttl > 180, "{confirmed}");
             let now = Clock::System.now();
-            let expires_at = Expiry::default().observe(shown, MARKER_TTL, now).unwrap();
-            let left = (expires_at - now.mono).as_secs_f64();
+            let left = (expiry(shown, now) - now.mono).as_secs_f64();
             assert!((left - f64::from(ttl)).abs() < 1.0, "{confirmed}: {left}");
         }
         let own = state.own_intent();
         assert_eq!(own.renew_interval, Some(Duration::from_secs(250)));
-        let mut node = Node::default();
-        own.edit.edit(&mut node, Timestamp::now());
-        let shown = node.status.unwrap().conditions.unwrap().iter().find_map(read).unwrap();
+        let shown = read(&first_condition(&edited(&own))).unwrap();
         assert_eq!(shown.ttl(MARKER_TTL), Duration::from_secs(500));
-        let ended = MarkerState::without_signal("u".to_owned(), None);
-        let mut node = Node::default();
-        ended.intent(5000).edit.edit(&mut node, Timestamp::now());
-        let message = node.status.unwrap().conditions.unwrap().remove(0).message.unwrap();
+        let ended = MarkerState::without_signal("u".to_owned(), None).intent(5000);
+        let message = first_condition(&edited(&ended)).message.unwrap();
         assert_eq!(message, "The node has no signal.");
     }
 
@@ -388,12 +374,10 @@ mod tests {
         for (age, left) in [(0, 180), (100, 80), (180, 0), (9999, 0), (-50, 180)] {
             let at = now.wall.checked_sub(SignedDuration::from_secs(age)).unwrap();
             let shown = fact("True", "AdminStateDown", &at.to_string());
-            let expires_at = Expiry::default().observe(Some(shown), MARKER_TTL, now).unwrap();
-            assert_eq!(expires_at - now.mono, left * SECOND, "{age}");
+            assert_eq!(expiry(Some(shown), now) - now.mono, left * SECOND, "{age}");
         }
         let unreadable = fact("True", "AdminStateDown", "yesterday");
-        let expires_at = Expiry::default().observe(Some(unreadable), MARKER_TTL, now).unwrap();
-        assert_eq!(expires_at - now.mono, MARKER_TTL);
+        assert_eq!(expiry(Some(unreadable), now) - now.mono, MARKER_TTL);
     }
 
     #[test]
@@ -405,12 +389,7 @@ mod tests {
             (MarkerStatus::True, "S", "m", Shown::No),
             (MarkerStatus::True, "R", "n", Shown::No),
         ] {
-            let message = message.to_owned();
-            let wanted = MarkerCondition {
-                status,
-                reason,
-                message,
-            };
+            let wanted = condition(status, reason, message);
             let intent = condition_intent("T", "u".to_owned(), wanted, Some(&shown));
             assert_eq!(intent.shown, expected, "{}", intent.key);
         }
@@ -419,131 +398,79 @@ mod tests {
     #[test]
     fn condition_that_was_confirmed_meanwhile_does_not_expire() {
         let (first, second) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH + SECOND);
-        let condition = |message: &str| MarkerCondition {
-            status: MarkerStatus::True,
-            reason: "AdminStateDown",
-            message: message.to_owned(),
-        };
-        let confirmed_at = |confirmed: Timestamp, message: &str| {
-            let mut node = Node::default();
-            set(MARKER_CONDITION, &condition(message), &mut node, confirmed);
-            node
-        };
-        let status = |node: &Node| {
-            node.status.as_ref().unwrap().conditions.as_ref().unwrap()[0]
-                .status
-                .clone()
-        };
         for (confirmed, message, expected) in [(first, "m", "Unknown"), (second, "m", "True"), (first, "n", "True")] {
             let shown = fact("True", "AdminStateDown", &first.to_string());
-            let mut node = confirmed_at(confirmed, message);
+            let mut node = Node::default();
+            let out = condition(MarkerStatus::True, "AdminStateDown", message);
+            set(MARKER_CONDITION, &out, &mut node, confirmed);
             expired("u".to_owned(), shown, MARKER_TTL).edit.edit(&mut node, second);
-            assert_eq!(status(&node), expected, "{confirmed} {message}");
+            assert_eq!(first_condition(&node).status, expected, "{confirmed} {message}");
         }
     }
 
     #[test]
     fn what_is_written_about_a_node() {
         use MarkerStatus::{False, True};
-        let shown = |(status, reason)| Some(fact(status, reason, "x"));
-        let (out, not_down) = (shown(("True", "AdminStateDown")), shown(("False", "NotDown")));
-        let (ended, unknown) = (shown(("False", MARKER_NO_SIGNAL)), shown(("Unknown", "NotConfirmed")));
-        for (what, (status, reason), shown, expected) in [
-            ("first signal", (False, "NotDown"), None, ("False", Shown::No, Some(30))),
-            (
-                "out",
-                (True, "AdminStateDown"),
-                not_down.clone(),
-                ("True", Shown::No, Some(60)),
-            ),
-            (
-                "confirmed",
-                (True, "AdminStateDown"),
-                out.clone(),
-                ("True", Shown::Yes, Some(60)),
-            ),
+        let shown = |status, reason| Some(fact(status, reason, "x"));
+        let (out, not_down) = (shown("True", "AdminStateDown"), shown("False", "NotDown"));
+        let (ended, unknown) = (shown("False", MARKER_NO_SIGNAL), shown("Unknown", "NotConfirmed"));
+        let first = condition(False, "NotDown", "m");
+        let down = condition(True, "AdminStateDown", "m");
+        let not_read = condition(False, "NotRead", "m");
+        let no_signal = condition(False, MARKER_NO_SIGNAL, "m");
+        let written = |seconds| (Shown::No, seconds);
+        let renewed = |seconds| (Shown::Yes, seconds);
+        for (what, wanted, shown, key, expected) in [
+            ("first signal", &first, &None, "False", written(Some(30))),
+            ("out", &down, &not_down, "True", written(Some(60))),
+            ("confirmed", &down, &out, "True", renewed(Some(60))),
             (
                 "another message waits",
-                (False, "NotRead"),
-                not_down.clone(),
-                ("False", Shown::Yes, Some(30)),
+                &not_read,
+                &not_down,
+                "False",
+                renewed(Some(30)),
             ),
-            (
-                "the agent made it unknown",
-                (True, "AdminStateDown"),
-                unknown,
-                ("True", Shown::No, Some(60)),
-            ),
-            (
-                "the signal ends",
-                (False, MARKER_NO_SIGNAL),
-                out,
-                (MARKER_NO_SIGNAL, Shown::No, None),
-            ),
-            (
-                "it ends before the node was out",
-                (False, MARKER_NO_SIGNAL),
-                not_down,
-                (MARKER_NO_SIGNAL, Shown::No, None),
-            ),
-            (
-                "ended",
-                (False, MARKER_NO_SIGNAL),
-                ended,
-                (MARKER_NO_SIGNAL, Shown::Yes, None),
-            ),
+            ("made unknown", &down, &unknown, "True", written(Some(60))),
+            ("it ends", &no_signal, &out, MARKER_NO_SIGNAL, written(None)),
+            ("it ends early", &no_signal, &not_down, MARKER_NO_SIGNAL, written(None)),
+            ("ended", &no_signal, &ended, MARKER_NO_SIGNAL, renewed(None)),
         ] {
-            let message = "m".to_owned();
-            let wanted = MarkerCondition {
-                status,
-                reason,
-                message,
-            };
-            let intent = MarkerState::new("u".to_owned(), wanted, shown).intent(1);
+            let intent = MarkerState::new("u".to_owned(), wanted.clone(), shown.clone()).intent(1);
             let interval = intent.renew_interval.map(|interval| interval.as_secs());
-            assert_eq!((intent.key.as_str(), intent.shown, interval), expected, "{what}");
+            assert_eq!(
+                (intent.key.as_str(), (intent.shown, interval)),
+                (key, expected),
+                "{what}"
+            );
         }
     }
 
     #[test]
     fn condition_is_set_beside_others_and_keeps_the_time_of_its_status() {
-        let (first, second, third) = (
-            Timestamp::UNIX_EPOCH,
-            Timestamp::UNIX_EPOCH + SECOND,
-            Timestamp::UNIX_EPOCH + 2 * SECOND,
-        );
+        let [first, second, third] = [0, 1, 2].map(|second| Timestamp::UNIX_EPOCH + second * SECOND);
         let mut node = Node::default();
         let ready = NodeCondition {
             type_: "Ready".to_owned(),
             ..NodeCondition::default()
         };
         node.status.get_or_insert_default().conditions = Some(vec![ready.clone()]);
-        let condition = |status, message: &str| MarkerCondition {
-            status,
-            reason: "R",
-            message: message.to_owned(),
-        };
+        let long = "é".repeat(MAX_MARKER_MESSAGE_BYTES);
         for (condition, now, since) in [
-            (condition(MarkerStatus::False, "a"), first, first),
-            (condition(MarkerStatus::False, "b"), second, first),
-            (
-                condition(MarkerStatus::True, &"é".repeat(MAX_MARKER_MESSAGE_BYTES)),
-                third,
-                third,
-            ),
+            (condition(MarkerStatus::False, "R", "a"), first, first),
+            (condition(MarkerStatus::False, "R", "b"), second, first),
+            (condition(MarkerStatus::True, "R", &long), third, third),
         ] {
             set(MARKER_CONDITION, &condition, &mut node, now);
             let conditions = node.status.clone().unwrap().conditions.unwrap();
             assert_eq!((conditions.len(), &conditions[0]), (2, &ready));
             let set = &conditions[1];
             assert_eq!(
-                (&*set.status, &*set.type_),
+                (set.status.as_str(), &*set.type_),
                 (condition.status.as_str(), MARKER_CONDITION)
             );
-            assert_eq!(
-                (&set.last_heartbeat_time, &set.last_transition_time),
-                (&Some(Time(now)), &Some(Time(since)))
-            );
+            assert_eq!(set.last_heartbeat_time, Some(Time(now)));
+            assert_eq!(set.last_transition_time, Some(Time(since)));
             assert!(set.message.as_ref().unwrap().len() <= MAX_MARKER_MESSAGE_BYTES);
         }
     }

@@ -9,10 +9,8 @@ fn settings(disabled: &[KnownSignal], extra: &[Value]) -> SignalSettings {
 }
 
 fn names(rules: &SignalRules) -> Vec<String> {
-    rules
-        .names(&std::collections::BTreeMap::<_, bool>::new())
-        .map(|(name, _)| name)
-        .collect()
+    let none = std::collections::BTreeMap::<_, bool>::new();
+    rules.names(&none).map(|(name, _)| name).collect()
 }
 
 #[test]
@@ -27,43 +25,27 @@ fn defaults_are_the_taints_and_what_the_node_object_says_of_its_end() {
 
 #[test]
 fn disabled_and_extra_change_one_signal_and_leave_the_others() {
-    let by_default = names(&SignalSettings::default().admin_state());
-    let without = |name: &str| {
-        by_default
-            .iter()
-            .filter(|known| *known != name)
-            .cloned()
-            .collect::<Vec<_>>()
-    };
+    let mut others = names(&SignalSettings::default().admin_state());
+    others.retain(|known| known != "karpenter.sh/disrupted");
     let disabled = settings(&[KnownSignal::Karpenter, KnownSignal::Cordon], &[]);
-    assert_eq!(names(&disabled.admin_state()), without("karpenter.sh/disrupted"));
+    assert_eq!(names(&disabled.admin_state()), others);
     assert!(!names(&disabled.health()).contains(&"karpenter.sh/disrupted".to_owned()));
     let narrowed = settings(&[], &[json!({"signal": "karpenter", "for": ["health"]})]);
-    assert_eq!(names(&narrowed.admin_state()), without("karpenter.sh/disrupted"));
+    assert_eq!(names(&narrowed.admin_state()), others);
     assert_eq!(narrowed.health(), SignalSettings::default().health());
-    let more = settings(
-        &[],
-        &[
-            json!({"taint": "example.com/*", "for": ["adminState"]}),
-            json!({"signal": "cordon", "after": "30s", "for": ["adminState"]}),
-            json!({"signal": "kubelet-shutdown", "for": ["health", "adminState"]}),
-            json!({"signal": "terminate", "for": ["health"]}),
-        ],
-    );
-    let rules = more.admin_state();
+    let extra = [
+        json!({"taint": "example.com/*", "for": ["adminState"]}),
+        json!({"signal": "cordon", "after": "30s", "for": ["adminState"]}),
+        json!({"signal": "kubelet-shutdown", "for": ["health", "adminState"]}),
+        json!({"signal": "terminate", "for": ["health"]}),
+    ];
+    let more = settings(&[], &extra);
+    let (rules, health) = (more.admin_state(), more.health());
+    let cordon = SignalMatcher::Unschedulable(std::time::Duration::from_secs(30));
     assert_eq!(rules.matchers.len(), DEFAULT_SIGNAL_TAINTS.len() + 4);
-    assert!(
-        rules
-            .matchers
-            .contains(&SignalMatcher::Unschedulable(std::time::Duration::from_secs(30)))
-    );
+    assert!(rules.matchers.contains(&cordon) && rules.matchers.contains(&SignalMatcher::Shutdown));
     assert_eq!(names(&rules)[DEFAULT_SIGNAL_TAINTS.len() + 1], "example.com/*");
-    assert!(rules.matchers.contains(&SignalMatcher::Shutdown));
-    assert!(
-        more.health()
-            .matchers
-            .contains(&SignalMatcher::Azure(AzureNotice::Terminate))
-    );
+    assert!(health.matchers.contains(&SignalMatcher::Azure(AzureNotice::Terminate)));
     assert_eq!(more.contradiction(), None);
     let both = settings(&[KnownSignal::Spot], &[json!({"signal": "spot", "for": ["health"]})]);
     assert_eq!(both.contradiction(), Some(KnownSignal::Spot));
@@ -94,12 +76,13 @@ fn every_name_can_be_an_entry_and_is_shown_as_it_was_read() {
 
 #[test]
 fn wrong_entries_say_what_is_allowed() {
+    let health = ["health"];
     for (entry, allowed) in [
         (json!("spot"), "an entry such as {taint: "),
-        (json!({"for": ["health"]}), "exactly one of signal, taint, "),
+        (json!({"for": health}), "exactly one of signal, taint, "),
         (
-            json!({"signal": "spots", "for": ["health"]}),
-            "one of cluster-autoscaler, out-of-service, ",
+            json!({"signal": "spots", "for": health}),
+            "one of cluster-autoscaler, out-of-",
         ),
         (
             json!({"signal": "spot"}),
@@ -110,25 +93,25 @@ fn wrong_entries_say_what_is_allowed() {
         (json!({"signal": "spot", "for": ["pods"]}), "for: a list of one or both"),
         (
             json!({"signal": "preempt", "for": ["adminState"]}),
-            "for: [health]: the leader sees",
+            "for: [health]: the",
         ),
         (
-            json!({"signal": "spot", "after": "1s", "for": ["health"]}),
+            json!({"signal": "spot", "after": "1s", "for": health}),
             "the signal cordon",
         ),
         (
-            json!({"signal": "cordon", "after": "2h", "for": ["health"]}),
-            "a duration from 0s to 1h",
+            json!({"signal": "cordon", "after": "2h", "for": health}),
+            "from 0s to 1h",
         ),
         (
-            json!({"taint": "headgate.dev/maintenance", "for": ["health"]}),
+            json!({"taint": MAINTENANCE_TAINT, "for": health}),
             "{signal: maintenance, for: …}",
         ),
         (
-            json!({"taint": "aws-node-termination-handler/*", "for": ["health"]}),
-            "{signal: nth, for: …}",
+            json!({"taint": "aws-node-termination-handler/*", "for": health}),
+            "{signal: nth, ",
         ),
-        (json!({"unschedulable": true, "for": ["health"]}), "exactly one of"),
+        (json!({"unschedulable": true, "for": health}), "exactly one of"),
     ] {
         let error = ExtraSignal::parse(&entry).unwrap_err();
         assert!(error.contains(allowed), "{entry}: {error}");

@@ -106,44 +106,21 @@ mod tests {
     #[test]
     fn the_lease_is_acquirable_when_released_expired_or_held_by_the_same_name() {
         let renewed = "1970-01-01T00:01:40.000000Z";
+        let held = |holder: &str, seconds: u32| json!({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": seconds});
         for (spec, now, free) in [
             (json!({}), 0, true),
             (json!({"holderIdentity": ""}), 0, true),
-            (
-                json!({"holderIdentity": "", "renewTime": renewed, "leaseDurationSeconds": 900}),
-                100,
-                true,
-            ),
+            (held("", 900), 100, true),
             (json!({"holderIdentity": "x", "leaseDurationSeconds": 900}), 0, true),
-            (
-                json!({"holderIdentity": "x", "renewTime": renewed, "leaseDurationSeconds": 900}),
-                1000,
-                false,
-            ),
+            (held("x", 900), 1000, false),
             // It is still held at the last instant.
-            (
-                json!({"holderIdentity": "x", "renewTime": renewed, "leaseDurationSeconds": 5}),
-                105,
-                false,
-            ),
-            (
-                json!({"holderIdentity": "x", "renewTime": renewed, "leaseDurationSeconds": 5}),
-                106,
-                true,
-            ),
+            (held("x", 5), 105, false),
+            (held("x", 5), 106, true),
             (json!({"holderIdentity": "x", "renewTime": renewed}), 100, false),
             (json!({"holderIdentity": "x", "renewTime": renewed}), 101, true),
             // The holder's clock is ahead.
-            (
-                json!({"holderIdentity": "x", "renewTime": renewed, "leaseDurationSeconds": 5}),
-                0,
-                false,
-            ),
-            (
-                json!({"holderIdentity": "Me", "renewTime": renewed, "leaseDurationSeconds": 900}),
-                100,
-                true,
-            ),
+            (held("x", 5), 0, false),
+            (held("Me", 900), 100, true),
         ] {
             let record = LockRecord::from_lease(&lease(json!({"spec": spec})));
             assert_eq!(record.is_acquirable_by("me", at(now)), free, "{spec} at {now}");
@@ -168,10 +145,10 @@ mod tests {
         };
         let ours = acquired(&theirs, "me", at(9));
         assert_eq!(serde_json::to_value(&ours).unwrap(), expected("me", "x"));
-        let after = serde_json::to_value(released(&ours, None)).unwrap();
-        assert_eq!(after, expected("", "x"));
-        let after = serde_json::to_value(released(&ours, Some("me"))).unwrap();
-        assert_eq!(after, expected("", "me"));
+        for (written, previous) in [(None, "x"), (Some("me"), "me")] {
+            let after = serde_json::to_value(released(&ours, written)).unwrap();
+            assert_eq!(after, expected("", previous));
+        }
     }
 
     #[test]
@@ -181,10 +158,8 @@ mod tests {
             let spec = acquired(&bare, "me", at(9)).spec.unwrap();
             assert_eq!(spec.lease_duration_seconds, Some(LEASE_DURATION_SECONDS));
         }
-        assert_eq!(
-            serde_json::to_value(new_lease(&LeaseName::default())).unwrap()["spec"],
-            json!({"leaseDurationSeconds": 900})
-        );
+        let new = serde_json::to_value(new_lease(&LeaseName::default())).unwrap();
+        assert_eq!(new["spec"], json!({"leaseDurationSeconds": 900}));
         let after = released(&Lease::default(), Some("me")).metadata.annotations.unwrap();
         assert_eq!(after[PREVIOUS_HOLDER_ANNOTATION], "me");
     }

@@ -27,6 +27,10 @@ fn one(intent: NodeIntent) -> Intents {
     wanted([("n".to_owned(), intent)])
 }
 
+fn named(letter: &str, numbers: std::ops::Range<u32>, shown: Shown) -> impl Iterator<Item = (String, NodeIntent)> {
+    numbers.map(move |number| (format!("{letter}{number:04}"), intent("a", shown)))
+}
+
 fn names(attempts: &[Attempt]) -> Vec<&str> {
     attempts.iter().map(|attempt| attempt.node.as_str()).collect()
 }
@@ -35,74 +39,65 @@ fn names(attempts: &[Attempt]) -> Vec<&str> {
 fn value_is_written_when_it_is_new_changed_overwritten_or_due_for_renewal() {
     use Shown::{No, Unknown, Yes};
     let start = Instant::now();
+    let of_another_node = NodeIntent {
+        uid: Some("v".to_owned()),
+        ..once("a", No)
+    };
+    let (a, renewed) = (|shown| once("a", shown), |shown| intent("a", shown));
+    // Seconds, what is wanted and shown, and whether it is written then or when it is looked at again.
     for (what, steps) in [
-        // Seconds, what is wanted and shown, and whether it is written then or when it is looked at again.
-        ("a value that is shown", &[(0, once("a", Yes), None)][..]),
+        ("a value that is shown", &[(0, a(Yes), None)][..]),
         (
             "a new leader renews at once",
-            &[(0, intent("a", Yes), Some(0)), (1, intent("a", Yes), Some(60))],
+            &[(0, renewed(Yes), Some(0)), (1, renewed(Yes), Some(60))],
         ),
         (
             "not shown yet",
-            &[
-                (0, once("a", No), Some(0)),
-                (1, once("a", No), Some(5)),
-                (5, once("a", No), Some(5)),
-            ],
+            &[(0, a(No), Some(0)), (1, a(No), Some(5)), (5, a(No), Some(5))],
         ),
         (
             "overwritten later",
             &[
-                (0, once("a", No), Some(0)),
-                (1, once("a", Yes), None),
-                (2, once("a", No), Some(2)),
-                (3, once("a", No), Some(7)),
+                (0, a(No), Some(0)),
+                (1, a(Yes), None),
+                (2, a(No), Some(2)),
+                (3, a(No), Some(7)),
             ],
         ),
         (
             "overwritten all the time",
             &[
-                (0, once("a", No), Some(0)),
-                (1, once("a", Yes), None),
-                (2, once("a", No), Some(2)),
-                (3, once("a", Yes), None),
-                (4, once("a", No), Some(7)),
-                (7, once("a", No), Some(7)),
-                (8, once("a", Yes), None),
-                (9, once("a", No), Some(9)),
-                (20, once("a", No), Some(20)),
+                (0, a(No), Some(0)),
+                (1, a(Yes), None),
+                (2, a(No), Some(2)),
+                (3, a(Yes), None),
+                (4, a(No), Some(7)),
+                (7, a(No), Some(7)),
+                (8, a(Yes), None),
+                (9, a(No), Some(9)),
+                (20, a(No), Some(20)),
             ],
         ),
         (
             "another value",
             &[
-                (0, intent("a", No), Some(0)),
+                (0, renewed(No), Some(0)),
                 (1, intent("b", No), Some(1)),
-                (2, intent("a", Yes), Some(2)),
-                (3, intent("a", Yes), Some(62)),
+                (2, renewed(Yes), Some(2)),
+                (3, renewed(Yes), Some(62)),
             ],
         ),
         (
             "what the watch does not tell",
             &[
-                (0, once("a", Unknown), Some(0)),
-                (9, once("a", Unknown), None),
-                (10, intent("a", Unknown), Some(60)),
+                (0, a(Unknown), Some(0)),
+                (9, a(Unknown), None),
+                (10, renewed(Unknown), Some(60)),
             ],
         ),
         (
             "another Node of the name",
-            &[
-                (0, once("a", No), Some(0)),
-                (
-                    1,
-                    NodeIntent {
-                        uid: Some("v".to_owned()),
-                        ..once("a", No)
-                    },
-                    Some(1),
-                ),
-            ],
+            &[(0, a(No), Some(0)), (1, of_another_node, Some(1))],
         ),
     ] {
         let mut schedule = Schedule::default();
@@ -114,11 +109,8 @@ fn value_is_written_when_it_is_new_changed_overwritten_or_due_for_renewal() {
                 schedule.finish(attempt, &[Ended::Done], now);
             }
             let at = if is_now { Some(now) } else { next_at };
-            assert_eq!(
-                at,
-                expected.map(|second| start + second * SECOND),
-                "{what}, second {second}"
-            );
+            let expected = expected.map(|second| start + second * SECOND);
+            assert_eq!(at, expected, "{what}, second {second}");
         }
     }
 }
@@ -143,13 +135,11 @@ fn each_field_of_each_node_has_a_backoff_of_its_own() {
     // Neither another Node nor another value of this one waits for it.
     let both = wanted(["m", "n"].map(|name| (name.to_owned(), once("a", Shown::No))));
     assert_eq!(names(&schedule.start_due(&both, now).0), ["m"]);
-    assert!(
-        schedule.start_due(&one(once("b", Shown::No)), now).0.is_empty(),
-        "not at once either"
-    );
+    let another = one(once("b", Shown::No));
+    assert!(schedule.start_due(&another, now).0.is_empty(), "not at once either");
     let soon = now + MIN_BACKOFF;
     assert!(schedule.start_due(&target, soon).0.is_empty());
-    let due = schedule.start_due(&one(once("b", Shown::No)), soon).0;
+    let due = schedule.start_due(&another, soon).0;
     assert_eq!(names(&due), ["n"]);
     // A success ends it.
     schedule.finish(due[0].clone(), &[Ended::Done], soon);
@@ -177,20 +167,16 @@ fn one_attempt_of_a_node_at_a_time_and_slow_ones_take_no_place() {
 fn changes_go_before_renewals_and_repetitions() {
     let now = Instant::now();
     let mut schedule = Schedule::default();
-    let many =
-        |range: std::ops::Range<u32>, shown| range.map(move |number| (format!("n{number:03}"), intent("a", shown)));
+    let many = |numbers: std::ops::Range<u32>, shown| named("n", numbers, shown);
     let failed = schedule.start_due(&wanted(many(0..16, Shown::No)), now).0;
     for attempt in failed {
         schedule.finish(attempt, &[Ended::Failed], now);
     }
-    let all = wanted(
-        many(0..100, Shown::Yes)
-            .chain(many(0..16, Shown::No))
-            .chain(many(200..210, Shown::No)),
-    );
+    let changes = many(0..16, Shown::No).chain(many(200..210, Shown::No));
+    let all = wanted(many(0..100, Shown::Yes).chain(changes));
     let due = schedule.start_due(&all, now + SECOND).0;
     assert_eq!(due.len(), MAX_NEW_ATTEMPTS);
-    assert!(names(&due)[..10].iter().all(|name| *name >= "n200"), "{due:?}");
+    assert!(names(&due)[..10].iter().all(|name| *name >= "n0200"), "{due:?}");
 }
 
 #[test]
@@ -201,7 +187,7 @@ fn a_hold_that_failed_once_goes_before_the_markers_of_many_nodes() {
         let hold = std::sync::Arc::new(BTreeMap::from([("z".to_owned(), once("a", Shown::No))]));
         let failed = schedule.start_due(&[(field, hold.clone())].into(), start).0;
         schedule.finish(failed[0].clone(), &[Ended::Failed], start);
-        let mut all = wanted((0..1000).map(|number| (format!("n{number:04}"), intent("a", Shown::No))));
+        let mut all = wanted(named("n", 0..1000, Shown::No));
         all.insert(field, hold);
         // The API server answers none.
         let turns = (0..10).map(|turn| start + MIN_BACKOFF + turn * SLOW_AFTER);
@@ -214,11 +200,7 @@ fn a_hold_that_failed_once_goes_before_the_markers_of_many_nodes() {
 fn holds_that_wait_to_be_renewed_go_before_changes_the_oldest_first() {
     let start = Instant::now();
     let mut schedule = Schedule::default();
-    let held = |shown| -> BTreeMap<_, _> {
-        (0..100)
-            .map(|number| (format!("n{number:04}"), intent("a", shown)))
-            .collect()
-    };
+    let held = |shown| -> BTreeMap<_, _> { named("n", 0..100, shown).collect() };
     let holds = |shown| Intents::from([(NodeField::Hold, std::sync::Arc::new(held(shown)))]);
     // The last names are written first.
     let (mut first, all) = (holds(Shown::No), holds(Shown::No));
@@ -231,24 +213,20 @@ fn holds_that_wait_to_be_renewed_go_before_changes_the_oldest_first() {
             }
         }
     }
-    let mut all = wanted((500..1500).map(|number| (format!("m{number:04}"), intent("a", Shown::No))));
+    let mut all = wanted(named("m", 500..1500, Shown::No));
     all.extend(holds(Shown::Yes));
     let (due, _) = schedule.start_due(&all, start + RENEW + SECOND);
-    assert!(
-        names(&due).iter().all(|name| name.starts_with('m')),
-        "a tool may wait for a change"
-    );
+    let is_change = |name: &&str| name.starts_with('m');
+    assert!(names(&due).iter().all(is_change), "a tool may wait for a change");
     // The API server answers none.
     let turns = (0..4).map(|turn| start + RENEW + SECOND + RENEWAL_SLACK + turn * SLOW_AFTER);
-    let started: Vec<_> = turns
-        .flat_map(|now| schedule.start_due(&all, now).0)
-        .map(|attempt| attempt.node)
-        .collect();
+    let started = turns.flat_map(|now| schedule.start_due(&all, now).0);
+    let started: Vec<_> = started.map(|attempt| attempt.node).collect();
     let oldest: Vec<_> = held(Shown::No).into_keys().skip(50).collect();
     assert_eq!(started[..50], oldest, "{started:?}");
     // The next leader does not know when they were renewed.
     let mut next = Schedule::default();
-    let failing = wanted((0..16).map(|number| (format!("f{number:04}"), intent("a", Shown::No))));
+    let failing = wanted(named("f", 0..16, Shown::No));
     for attempt in next.start_due(&failing, start).0 {
         next.finish(attempt, &[Ended::Failed], start);
     }
@@ -259,9 +237,9 @@ fn holds_that_wait_to_be_renewed_go_before_changes_the_oldest_first() {
 
 #[test]
 fn markers_of_many_nodes_are_confirmed_at_a_bounded_rate() {
-    const NODES: usize = 1000;
+    const NODES: u32 = 1000;
     let (start, mut schedule) = (Instant::now(), Schedule::default());
-    let all = wanted((0..NODES).map(|number| (format!("n{number:04}"), intent("a", Shown::Yes))));
+    let all = wanted(named("n", 0..NODES, Shown::Yes));
     let mut change = all.clone();
     let marker = std::sync::Arc::make_mut(change.get_mut(&NodeField::Marker).unwrap());
     marker.insert("n0999".to_owned(), intent("b", Shown::No));
@@ -275,7 +253,7 @@ fn markers_of_many_nodes_are_confirmed_at_a_bounded_rate() {
         assert!(schedule.start_due(&all, now).0.is_empty(), "no more in the same second");
         now = next_at.unwrap();
     }
-    assert_eq!(confirmed.len(), NODES);
+    assert_eq!(confirmed.len(), NODES as usize);
     let pause = |times: &Vec<Instant>| times[1] - times[0];
     let longest = confirmed.values().map(pause).max().unwrap();
     assert!(longest <= 101 * SECOND, "{longest:?}");
