@@ -51,7 +51,7 @@ use crate::config::{MarkerWriter, Settings};
 
 use addresses::Listeners;
 use channels::{Channels, Metrics};
-use cluster_view::{ClusterView, MAX_TEXTS};
+use cluster_view::{ClusterView, Latest, MAX_TEXTS};
 use health_tasks::HealthTasks;
 use health_thread::{HealthThread, Heartbeat};
 use leader_election::{LeaderContext, LeaderElection};
@@ -224,7 +224,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             work: metrics.admin_state.work_view(),
             queue: metrics.local_pools.queued_updates(),
             leader: metrics.leader.clone(),
-            last: Arc::default(),
+            last: Latest::default(),
             room: Arc::new(Semaphore::new(MAX_TEXTS)),
         },
         started_at: clock.now().wall,

@@ -11,13 +11,15 @@ use bytes::Bytes;
 use headgate_controller::admin_state::WorkView;
 use headgate_controller::local_pools::QueuedUpdate;
 use headgate_kubernetes::leader::LeaderMetrics;
+use kube::Client;
 use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Process;
 use super::cluster_page::Trends;
+use crate::api_error::RequestError;
 use crate::status::{LeaderInputs, StatusReport};
-use crate::why::maintenance_rows;
+use crate::why::{MaintenanceRow, maintenance_rows};
 
 /// The path of the report as JSON: the nodes with something to report, and with the query [`ALL_NODES`] all.
 pub(crate) const PATH: &str = "/statusz/cluster";
@@ -26,6 +28,8 @@ pub(crate) const ALL_NODES: &str = "nodes=all";
 pub(super) const MAX_TEXTS: usize = 8;
 /// How long a report is shown on the page, and none is made after it: one costs a list at the API server.
 const MAX_AGE: Duration = Duration::from_secs(1);
+/// Time to list the maintenances. Who asks may wait for two reports and [`MAX_AGE`], and the operations port closes after 10 s.
+const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A report, and what the page shows beside it.
 #[derive(Clone)]
@@ -100,8 +104,9 @@ fn encode(report: &StatusReport, room: &Arc<Semaphore>) -> Result<Bytes, String>
     }))
 }
 
-/// The last report.
-pub(super) struct Latest<T>(Mutex<Option<Made<T>>>);
+/// The last report. Clones share it.
+#[derive(Clone)]
+pub(super) struct Latest<T>(Arc<Mutex<Option<Made<T>>>>);
 
 struct Made<T> {
     value: T,
@@ -111,31 +116,40 @@ struct Made<T> {
 
 impl<T> Default for Latest<T> {
     fn default() -> Self {
-        Self(Mutex::new(None))
+        Self(Arc::default())
     }
 }
 
-impl<T: Clone> Latest<T> {
-    /// The last one if it was begun after this call, or is recent and needs not be `new`; otherwise what `make` makes of it.
-    async fn get<F: Future<Output = Option<T>>>(&self, new: bool, make: impl FnOnce(Option<T>) -> F) -> Option<T> {
+impl<T: Clone + Send + 'static> Latest<T> {
+    /// The last one if it was begun after this call, or is recent and needs not be `new`; otherwise what `make` makes of it, also where
+    /// this call is given up meanwhile.
+    async fn get<F>(&self, new: bool, make: impl FnOnce(Option<T>) -> F + Send + 'static) -> Option<T>
+    where
+        F: Future<Output = Option<T>> + Send,
+    {
         let asked_at = Instant::now();
-        let mut last = self.0.lock().await;
+        let mut last = Arc::clone(&self.0).lock_owned().await;
         if let Some(known) = last.as_ref() {
             let is_recent = known.done_at.elapsed() < MAX_AGE;
             if known.begun_at > asked_at || is_recent && !new {
                 return Some(known.value.clone());
             }
-            sleep_until(known.done_at + MAX_AGE).await;
         }
-        let begun_at = Instant::now();
-        let value = make(last.as_ref().map(|known| known.value.clone())).await?;
-        let known = Made {
-            value: value.clone(),
-            begun_at,
-            done_at: Instant::now(),
-        };
-        *last = Some(known);
-        Some(value)
+        let report = tokio::spawn(async move {
+            if let Some(known) = last.as_ref() {
+                sleep_until(known.done_at + MAX_AGE).await;
+            }
+            let begun_at = Instant::now();
+            let value = make(last.as_ref().map(|known| known.value.clone())).await?;
+            let known = Made {
+                value: value.clone(),
+                begun_at,
+                done_at: Instant::now(),
+            };
+            *last = Some(known);
+            Some(value)
+        });
+        report.await.ok()?
     }
 }
 
@@ -147,7 +161,7 @@ pub(super) struct ClusterView {
     /// The queue of updates of Local Services' pools; empty unless this instance leads.
     pub(super) queue: watch::Receiver<Vec<QueuedUpdate>>,
     pub(super) leader: LeaderMetrics,
-    pub(super) last: Arc<Latest<Shown>>,
+    pub(super) last: Latest<Shown>,
     /// For [`MAX_TEXTS`].
     pub(super) room: Arc<Semaphore>,
 }
@@ -157,7 +171,8 @@ impl ClusterView {
     /// balancers.
     pub(super) async fn shown(&self, new: bool) -> Option<Shown> {
         self.work.borrow().as_ref()?;
-        self.last.get(new, |last| self.make(last)).await
+        let view = self.clone();
+        self.last.get(new, async move |last| view.make(last).await).await
     }
 
     /// Whether this process leads, and only for maintenances.
@@ -168,7 +183,7 @@ impl ClusterView {
     async fn make(&self, last: Option<Shown>) -> Option<Shown> {
         let view = self.work.borrow().clone()?;
         let maintenances = if self.process.settings.maintenance.enabled {
-            maintenance_rows(&self.process.client).await
+            maintenances(&self.process.client).await
         } else {
             Ok(Vec::new())
         };
@@ -193,8 +208,14 @@ impl ClusterView {
     }
 }
 
+async fn maintenances(client: &Client) -> Result<Vec<MaintenanceRow>, String> {
+    let listed = timeout(LIST_TIMEOUT, maintenance_rows(client)).await;
+    listed.unwrap_or_else(|_| Err(RequestError::NoAnswer(LIST_TIMEOUT).to_string()))
+}
+
 #[cfg(test)]
 mod tests {
+    use headgate_test_kubernetes::{FakeApi, Fault};
     use tokio::time::sleep;
 
     use super::*;
@@ -242,5 +263,27 @@ mod tests {
         sleep(MAX_AGE).await;
         assert_eq!(get(false).await, 4);
         assert_eq!(start.elapsed(), MAX_AGE * 3);
+
+        let slow = async |last: Option<u32>| {
+            sleep(MAX_AGE * 4).await;
+            Some(last.unwrap_or_default() + 1)
+        };
+        timeout(MAX_AGE * 2, latest.get(true, slow)).await.unwrap_err();
+        assert_eq!(
+            get(true).await,
+            6,
+            "one at a time, also where the first reader has gone"
+        );
+        assert_eq!(start.elapsed(), MAX_AGE * 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_costs_the_report_its_maintenances_only() {
+        let (client, faults) = FakeApi::default().client();
+        assert_eq!(maintenances(&client).await.unwrap().len(), 0);
+        faults.set(Fault::Slow(MAX_AGE * 60));
+        let start = Instant::now();
+        assert_eq!(maintenances(&client).await.unwrap_err(), "no answer within 3 s");
+        assert_eq!(start.elapsed(), LIST_TIMEOUT);
     }
 }
