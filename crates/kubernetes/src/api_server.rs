@@ -8,6 +8,9 @@
 //!
 //! If the kubeconfig runs a program for its credentials, `exec_credentials` runs it at the first request; after a 401 it loads them
 //! again.
+//!
+//! In a Pod, kube reads the file of the API server's CA again when a connection is opened, at most once in a minute
+//! (`kube::Config::root_cert_file`), so a rotation of the CA needs no restart.
 
 mod exec_credentials;
 mod program;
