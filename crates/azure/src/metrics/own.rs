@@ -51,7 +51,7 @@ impl OwnMetrics {
             ),
             forbidden: table.by_label(
                 "headgate_arm_requests_forbidden",
-                "HTTP requests to ARM that ARM refused because the identity lacks a right, by ARM's error code",
+                "HTTP requests to ARM that ARM refused because the identity lacks a right, by code",
                 "code",
                 FORBIDDEN_CODES,
             ),
