@@ -37,8 +37,8 @@ const LIMITS: Limits = Limits {
 /// Timeout of a poll.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a poll got no document.
-#[derive(Debug)]
+/// Why a poll got no document, or one that is not complete.
+#[derive(Clone, Debug)]
 struct PollError {
     reason: ImdsErrorReason,
     error: String,
@@ -88,10 +88,8 @@ pub async fn poll_imds(
             oldest = None;
         }
         metrics.count_poll();
-        match &outcome {
-            Ok(document) if document.unreadable > 0 => metrics.count_error(ImdsErrorReason::Event),
-            Ok(_) => {}
-            Err(failure) => metrics.count_error(failure.reason),
+        if let Some(failure) = failure(&outcome) {
+            metrics.count_error(failure.reason);
         }
         let provider_id = provider_id(&reports.borrow());
         let vm = provider_id.as_deref().and_then(VmName::from_provider_id);
@@ -117,6 +115,18 @@ fn provider_id(report: &NodeReport) -> Option<String> {
     Some(node.provider_id.clone())
 }
 
+/// What is wrong with the outcome of a poll.
+fn failure(outcome: &Result<EventsDocument, PollError>) -> Option<PollError> {
+    match outcome {
+        Ok(document) if document.unreadable == 0 => None,
+        Ok(document) => {
+            let error = format!("{} events of the document are not readable", document.unreadable);
+            Some(PollError::new(ImdsErrorReason::Event, error))
+        }
+        Err(failure) => Some(failure.clone()),
+    }
+}
+
 /// The snapshot after one poll. Pure.
 fn next_snapshot(
     before: &EventsSnapshot,
@@ -130,21 +140,20 @@ fn next_snapshot(
         let after = |_, tracker: &NoticeTracker| tracker.after_unconfirmed_poll(now);
         before.trackers.map(chosen, after)
     };
-    let document = match outcome {
-        Ok(document) => document,
-        Err(failure) => {
-            let known = before.last_error.clone().filter(|known| known.reason == failure.reason);
-            let last_error = known.unwrap_or(ImdsError {
-                reason: failure.reason,
-                error: failure.error,
-                since: now.wall,
-            });
-            return EventsSnapshot {
-                last_error: Some(last_error),
-                trackers: unconfirmed(),
-                ..before.clone()
-            };
-        }
+    let last_error = failure(&outcome).map(|failure| {
+        let known = before.last_error.clone().filter(|known| known.reason == failure.reason);
+        known.unwrap_or(ImdsError {
+            reason: failure.reason,
+            error: failure.error,
+            since: now.wall,
+        })
+    });
+    let Ok(document) = outcome else {
+        return EventsSnapshot {
+            last_error,
+            trackers: unconfirmed(),
+            ..before.clone()
+        };
     };
     let incarnation = document.incarnation;
     let Some(vm) = vm else {
@@ -152,7 +161,7 @@ fn next_snapshot(
         return EventsSnapshot {
             incarnation,
             trackers: unconfirmed(),
-            last_error: None,
+            last_error,
             ..before.clone()
         };
     };
@@ -164,13 +173,20 @@ fn next_snapshot(
             tracker.next(&events, event_type, document.unreadable == 0, grace, now)
         }),
         events,
-        last_error: None,
+        last_error,
     }
 }
 
 fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSet<AzureNotice>, authority: &str) {
     match (&before.last_error, &after.last_error) {
-        (known, Some(failure)) if known.as_ref() != Some(failure) => tracing::warn!(
+        (known, Some(failure)) if known.as_ref() == Some(failure) => {}
+        (_, Some(failure)) if failure.reason == ImdsErrorReason::Event => tracing::warn!(
+            imds = authority,
+            reason = failure.reason.as_str(),
+            error = failure.error,
+            "Scheduled Events not readable, an eviction may not be noticed"
+        ),
+        (_, Some(failure)) => tracing::warn!(
             imds = authority,
             reason = failure.reason.as_str(),
             error = failure.error,
@@ -178,7 +194,7 @@ fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSe
              hostNetwork)"
         ),
         (Some(_), None) => tracing::info!(imds = authority, "Scheduled Events received again"),
-        _ => {}
+        (None, None) => {}
     }
     let is_new = |event: &&ScheduledEvent| {
         !before
@@ -383,6 +399,19 @@ mod tests {
         let snapshot = polled(&snapshot, Ok(document(1, &both)), now);
         assert_eq!((snapshot.signals().len(), snapshot.events.len()), (1, 1));
         assert_eq!(snapshot.events[0].event_id, "a");
+    }
+
+    #[test]
+    fn an_event_that_is_not_readable_is_an_error_and_the_others_count() {
+        let now = Clock::System.now();
+        let snapshot = first(&format!("{OURS},{{}}"), now);
+        let error = snapshot.last_error.as_ref().unwrap();
+        assert_eq!(
+            (error.reason, &*error.error),
+            (ImdsErrorReason::Event, "1 events of the document are not readable")
+        );
+        assert_eq!(snapshot.signals().len(), 1);
+        assert_eq!(polled(&snapshot, Ok(document(1, OURS)), now).last_error, None);
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn event_gauges(events: &[ScheduledEvent], gauges: &mut Gauges<'_>) -> std::fmt:
     let is_listed = |event_type| events.iter().any(|event| event.event_type == event_type);
     gauges.by_label(
         "headgate_spot_notice",
-        "1 while Scheduled Events list an event of this type for this VM, else 0.",
+        "1 if the last document of Scheduled Events that was received lists an event of this type for this VM, else 0.",
         "type",
         EventType::ALL.map(|event_type| (event_type.as_str(), i64::from(is_listed(event_type)))),
     )?;

@@ -25,7 +25,7 @@ pub struct EventsSnapshot {
     /// The notices that follow from all documents so far.
     #[serde(skip)]
     pub trackers: NoticeTrackers,
-    /// Why the last poll got no document.
+    /// Why the last poll got no document, or one that is not complete.
     #[serde(rename = "trouble", skip_serializing_if = "Option::is_none")]
     pub last_error: Option<ImdsError>,
 }
