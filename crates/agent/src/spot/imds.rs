@@ -4,6 +4,8 @@
 //! after the service has switched itself off (after 24 h without a request). So the oldest request without a response stays open for
 //! that long. Further ones are sent beside it, because IMDS may never answer that one; each has a short timeout. The first document counts.
 //! Responses are complete documents without validators, so no request is conditional. Redirects are not followed.
+//!
+//! A poll without a document is logged once that has lasted as long; `/statusz` shows each.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use headgate_core::clock::{Clock, Moment};
 use headgate_core::node::{AzureNotice, NodeReport};
 use headgate_http::client::{HttpError, Limits, PlainClient};
 use hyper::{StatusCode, Uri};
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -67,7 +70,7 @@ pub async fn poll_imds(
     let client = PlainClient::plain_within(LIMITS);
     let mut ticks = interval(timing.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut oldest, mut foreign_id_logged) = (None::<BoxFuture<'_, _>>, false);
+    let (mut oldest, mut foreign_id_logged, mut warned) = (None::<BoxFuture<'_, _>>, false, None);
     loop {
         ticks.tick().await;
         let mut newest = request(&client, &authority).boxed();
@@ -100,10 +103,11 @@ pub async fn poll_imds(
                 "providerID of the Node is not the ID of an Azure VM; no scheduled event counts"
             );
         }
-        let before = snapshots.borrow().clone();
-        let after = next_snapshot(&before, outcome, vm.as_ref(), &chosen, timing.grace, clock.now());
+        let (before, now) = (snapshots.borrow().clone(), clock.now());
+        let after = next_snapshot(&before, outcome, vm.as_ref(), &chosen, timing.grace, now);
+        log_failure(after.last_error.as_ref(), &mut warned, now.wall, &authority);
         if after != before {
-            log_changes(&before, &after, &chosen, &authority);
+            log_changes(&before, &after, &chosen);
             snapshots.send_replace(after);
         }
     }
@@ -177,25 +181,37 @@ fn next_snapshot(
     }
 }
 
-fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSet<AzureNotice>, authority: &str) {
-    match (&before.last_error, &after.last_error) {
-        (known, Some(failure)) if known.as_ref() == Some(failure) => {}
-        (_, Some(failure)) if failure.reason == ImdsErrorReason::Event => tracing::warn!(
-            imds = authority,
-            reason = failure.reason.as_str(),
-            error = failure.error,
-            "Scheduled Events not readable, an eviction may not be noticed"
-        ),
-        (_, Some(failure)) => tracing::warn!(
-            imds = authority,
-            reason = failure.reason.as_str(),
-            error = failure.error,
-            "no Scheduled Events from IMDS, an eviction would not be noticed (some clusters block IMDS for Pods without \
-             hostNetwork)"
-        ),
-        (Some(_), None) => tracing::info!(imds = authority, "Scheduled Events received again"),
-        (None, None) => {}
+/// Whether a failure is one to warn of, and not of the reason that was `warned` of last. Others than events that are not readable are once they
+/// have lasted as long as the first response may take.
+fn is_to_warn(failure: &ImdsError, warned: Option<ImdsErrorReason>, now: Timestamp) -> bool {
+    let age = Duration::try_from(now.duration_since(failure.since)).unwrap_or_default();
+    let has_lasted = failure.reason == ImdsErrorReason::Event || age >= FIRST_DOCUMENT_TIMEOUT;
+    has_lasted && warned != Some(failure.reason)
+}
+
+/// Logs a failure of polls once, and its end if it was logged.
+fn log_failure(last_error: Option<&ImdsError>, warned: &mut Option<ImdsErrorReason>, now: Timestamp, authority: &str) {
+    let Some(failure) = last_error else {
+        if warned.take().is_some() {
+            tracing::info!(imds = authority, "Scheduled Events received again");
+        }
+        return;
+    };
+    if !is_to_warn(failure, *warned, now) {
+        return;
     }
+    *warned = Some(failure.reason);
+    let message = match failure.reason {
+        ImdsErrorReason::Event => "Scheduled Events not readable, an eviction may not be noticed",
+        _ => {
+            "no Scheduled Events from IMDS, an eviction would not be noticed (some clusters block IMDS for Pods without hostNetwork)"
+        }
+    };
+    let (reason, error) = (failure.reason.as_str(), &failure.error);
+    tracing::warn!(imds = authority, reason, error, "{message}");
+}
+
+fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, chosen: &BTreeSet<AzureNotice>) {
     let is_new = |event: &&ScheduledEvent| {
         !before
             .events
@@ -376,6 +392,30 @@ mod tests {
                 gone.signals().is_empty() && gone.expired_notice(&known).is_none(),
                 "an end by a document"
             );
+        }
+    }
+
+    #[test]
+    fn a_failure_that_lasts_is_warned_of_once() {
+        let now = Clock::System.now();
+        let after = |seconds| now.wall + Duration::from_secs(seconds);
+        let failed = |reason| {
+            let snapshot = polled(&EventsSnapshot::default(), Err(PollError::new(reason, "x")), now);
+            snapshot.last_error.unwrap()
+        };
+        // A new VM's first document comes within two minutes.
+        for (reason, seconds, warned, expected) in [
+            (ImdsErrorReason::Timeout, 0, None, false),
+            (ImdsErrorReason::Timeout, 149, None, false),
+            (ImdsErrorReason::Timeout, 150, None, true),
+            (ImdsErrorReason::Timeout, 151, Some(ImdsErrorReason::Timeout), false),
+            (ImdsErrorReason::Status, 149, Some(ImdsErrorReason::Timeout), false),
+            (ImdsErrorReason::Status, 150, Some(ImdsErrorReason::Timeout), true),
+            (ImdsErrorReason::Event, 0, None, true),
+            (ImdsErrorReason::Event, 1, Some(ImdsErrorReason::Event), false),
+        ] {
+            let is_warned = is_to_warn(&failed(reason), warned, after(seconds));
+            assert_eq!(is_warned, expected, "{reason:?} {seconds} s {warned:?}");
         }
     }
 
