@@ -40,8 +40,8 @@ fn connection_gauges(view: &ConnectionsView, gauges: &mut Gauges<'_>) -> std::fm
     });
     gauges.by_label(
         "headgate_node_connections",
-        "Established TCP connections through the own node, by Service; counted while the node has a signal, 0 for a Service that \
-            had some since.",
+        "TCP connections through the own node, established or half-closed, by Service; counted while the node has a signal, 0 for a \
+            Service that had some since.",
         "service",
         connections,
     )

@@ -61,7 +61,8 @@ fn report_gauges(report: &NodeReport, rules: &SignalRules, gauges: &mut Gauges<'
         .filter(|(name, _)| !matches!(name.parse(), Ok(Signal::Azure(_))));
     gauges.by_label(
         "headgate_node_signal",
-        "1 for each signal of health answers that this node has, 0 for each other that it could have.",
+        "1 for each signal of health answers that this node has, 0 for each other that it could have; without Azure's notices, which \
+            headgate_spot_notice has.",
         "signal",
         of_node.map(|(name, is_present)| (name.as_str(), i64::from(*is_present))),
     )?;

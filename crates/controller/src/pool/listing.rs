@@ -274,7 +274,9 @@ async fn list(
         Err(error) => return Err(error),
     };
     let LoadBalancerList { load_balancers, others } = found;
-    if load_balancers.is_empty() && !others.is_empty() {
+    // After another empty list it is known.
+    let is_new = previous.requested_at.is_none() || !previous.load_balancers.is_empty();
+    if load_balancers.is_empty() && !others.is_empty() && is_new {
         let names: Vec<_> = others.iter().take(MAX_NAMES_LOGGED).map(LoadBalancerId::name).collect();
         tracing::warn!(
             group = scope.group.name(),

@@ -37,7 +37,7 @@ impl Metrics {
         Self {
             outcomes: table.by_label(
                 "headgate_preempt_events",
-                "PreemptScheduled events of Nodes that the leader ignored, and taints that follow from them, by outcome",
+                "PreemptScheduled events of Nodes that the leader ignored, and those whose taint it delayed, by outcome",
                 "outcome",
                 Outcome::ALL.map(Outcome::as_str),
             ),
