@@ -275,43 +275,27 @@ mod tests {
     use super::*;
 
     const GRACE: Duration = Duration::from_mins(1);
+    const PROVIDERS: &str = "azure:///subscriptions/s/resourceGroups/g/providers/";
     const SET: &str = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/aks-spot-1-vmss/virtualMachines/3";
 
     #[test]
     fn names_follow_from_the_provider_id() {
-        let lower = SET.to_ascii_lowercase();
+        let of = |resource: &str| format!("{PROVIDERS}Microsoft.Compute/{resource}");
+        // A scale set with the name of a path segment.
+        let named_as_segment = of("virtualMachineScaleSets/virtualMachines/virtualMachines/0");
         for (provider_id, want) in [
             (SET, Some("aks-spot-1-vmss_3")),
-            (&lower, Some("aks-spot-1-vmss_3")),
+            (&SET.to_ascii_lowercase(), Some("aks-spot-1-vmss_3")),
+            (&of("virtualMachines/vm-a"), Some("vm-a")),
             (
-                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/vm-a",
-                Some("vm-a"),
-            ),
-            // A scale set with the name of a path segment.
-            (
-                "azure:///subscriptions/s/resourceGroups/virtualMachines/providers/Microsoft.Compute/virtualMachineScaleSets/virtualMachines/virtualMachines/0",
+                &named_as_segment.replace("resourceGroups/g", "resourceGroups/virtualMachines"),
                 Some("virtualMachines_0"),
             ),
-            (
-                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/",
-                None,
-            ),
-            (
-                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/a",
-                None,
-            ),
-            (
-                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/a",
-                None,
-            ),
-            (
-                "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/cloudServices/a/virtualMachines/0",
-                None,
-            ),
-            (
-                "aws:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/vm-a",
-                None,
-            ),
+            (&of("virtualMachines/"), None),
+            (&of("virtualMachineScaleSets/a"), None),
+            (&of("disks/a"), None),
+            (&of("cloudServices/a/virtualMachines/0"), None),
+            (&of("virtualMachines/vm-a").replace("azure", "aws"), None),
             ("aws:///eu-west-1a/i-0123", None),
             ("kind://docker/kind/kind-worker", None),
             ("azure://", None),
@@ -320,6 +304,14 @@ mod tests {
             let name = VmName::from_provider_id(provider_id);
             assert_eq!(name.as_ref().map(VmName::as_str), want, "{provider_id}");
         }
+    }
+
+    const EARLY: &str = "2026-01-01T00:00:00Z";
+    const LATE: &str = "2026-01-01T00:10:00Z";
+
+    /// A Preempt event that names no VM.
+    fn preempt(id: &str, not_before: &str) -> ScheduledEvent {
+        event(EventType::Preempt, id, not_before, &[])
     }
 
     fn event(event_type: EventType, id: &str, not_before: &str, resources: &[&str]) -> ScheduledEvent {
@@ -347,11 +339,8 @@ mod tests {
             (&[""], false),
             (&[], false),
         ] {
-            assert_eq!(
-                name.is_named_in(&event(EventType::Preempt, "a", "", resources)),
-                ours,
-                "{resources:?}"
-            );
+            let event = event(EventType::Preempt, "a", "", resources);
+            assert_eq!(name.is_named_in(&event), ours, "{resources:?}");
         }
     }
 
@@ -362,20 +351,27 @@ mod tests {
             event_id: id.to_owned(),
             not_before: time.parse().ok(),
         };
-        let (t1, t2) = ("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z");
         for (a, b, same) in [
-            (notice("a", t1), notice("a", t1), true),
-            (notice("a", t1), notice("A", t2), true),
-            (notice("a", t1), notice("b", t1), true),
-            (notice("a", t1), notice("a", ""), true),
-            (notice("a", t1), notice("b", t2), false),
+            (notice("a", EARLY), notice("a", EARLY), true),
+            (notice("a", EARLY), notice("A", LATE), true),
+            (notice("a", EARLY), notice("b", EARLY), true),
+            (notice("a", EARLY), notice("a", ""), true),
+            (notice("a", EARLY), notice("b", LATE), false),
             (notice("a", ""), notice("b", ""), false),
-            (notice("a", t1), notice("b", ""), false),
+            (notice("a", EARLY), notice("b", ""), false),
             (notice("", ""), notice("", ""), false),
-            (notice("", t1), notice("a", t1), true),
-            (notice("", t1), notice("", t2), false),
+            (notice("", EARLY), notice("a", EARLY), true),
+            (notice("", EARLY), notice("", LATE), false),
         ] {
             assert_eq!((a.is_same_event(&b), b.is_same_event(&a)), (same, same), "{a:?} {b:?}");
+        }
+    }
+
+    fn after(start: Moment, second: u64) -> Moment {
+        let after = Duration::from_secs(second);
+        Moment {
+            wall: start.wall + after,
+            mono: start.mono + after,
         }
     }
 
@@ -384,15 +380,15 @@ mod tests {
         let start = Clock::System.now();
         let mut tracker = NoticeTracker::default();
         let step = |&(second, events, complete): &(u64, &[ScheduledEvent], bool)| {
-            let after = Duration::from_secs(second);
-            let now = Moment {
-                wall: start.wall + after,
-                mono: start.mono + after,
-            };
+            let now = after(start, second);
             tracker = tracker.next(events, AzureNotice::Preempt, complete, GRACE, now);
             tracker.clone()
         };
         steps.iter().map(step).collect()
+    }
+
+    fn is_clear(trackers: &[NoticeTracker]) -> Vec<bool> {
+        trackers.iter().map(|tracker| tracker.is_clear).collect()
     }
 
     fn has_notice(trackers: &[NoticeTracker]) -> Vec<bool> {
@@ -401,39 +397,24 @@ mod tests {
 
     #[test]
     fn notice_stays_for_the_grace_after_it_is_no_longer_listed() {
-        let a = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
+        let a = [preempt("a", EARLY)];
         let states = walk(&[(0, &a, true), (1, &[], true), (60, &[], true), (61, &[], true)]);
         assert_eq!(has_notice(&states), [true, true, true, false]);
-        assert_eq!(
-            states.iter().map(|tracker| tracker.is_clear).collect::<Vec<_>>(),
-            [false, false, false, true]
-        );
+        assert_eq!(is_clear(&states), [false, false, false, true]);
         // Listed again within the grace it is the same notice, and the grace starts again.
-        let states = walk(&[
-            (0, &a, true),
-            (1, &[], true),
-            (50, &a, true),
-            (70, &[], true),
-            (129, &[], true),
-        ]);
+        let (first, again) = ((0, &a[..], true), (50, &a[..], true));
+        let states = walk(&[first, (1, &[], true), again, (70, &[], true), (129, &[], true)]);
         let notices: Vec<_> = states.iter().map(|tracker| tracker.notice.as_ref().unwrap()).collect();
-        assert_eq!(
-            notices.iter().map(|notice| notice.is_listed).collect::<Vec<_>>(),
-            [true, false, true, false, false]
-        );
+        let listed: Vec<_> = notices.iter().map(|notice| notice.is_listed).collect();
+        assert_eq!(listed, [true, false, true, false, false]);
         assert_eq!(notices[0].since, notices[4].since);
     }
 
     #[test]
     fn document_with_unreadable_events_ends_no_notice() {
-        let a = [event(EventType::Preempt, "a", "", &[])];
-        let states = walk(&[
-            (0, &a, true),
-            (1, &[], false),
-            (100, &[], false),
-            (200, &[], true),
-            (259, &[], true),
-        ]);
+        let a = [preempt("a", "")];
+        let (first, unreadable) = ((0, &a[..], true), (1, &[][..], false));
+        let states = walk(&[first, unreadable, (100, &[], false), (200, &[], true), (259, &[], true)]);
         assert_eq!(has_notice(&states), [true; 5]);
     }
 
@@ -441,35 +422,23 @@ mod tests {
     fn notice_ends_15_minutes_after_its_time_without_confirmation() {
         const MINUTE: u64 = 60;
         let start = Clock::System.now();
-        let at = |second: u64| Moment {
-            wall: start.wall + Duration::from_secs(second),
-            mono: start.mono + Duration::from_secs(second),
-        };
+        let at = |second| after(start, second);
         let listed = |not_before: Option<u64>| {
-            let mut preempt = event(EventType::Preempt, "a", "", &[]);
+            let mut preempt = preempt("a", "");
             preempt.not_before = not_before.map(|second| at(second).wall);
             let events = [preempt];
             move |second| NoticeTracker::default().next(&events, AzureNotice::Preempt, true, GRACE, at(second))
         };
-        // The time of the notice, the seconds of the failed polls, and whether it still counts after each.
-        for (not_before, polls) in [
-            (
-                Some(30),
-                vec![(1, true), (15 * MINUTE + 29, true), (15 * MINUTE + 30, false)],
-            ),
+        // The time of the notice, and the seconds of the failed polls: after the last one it counts no more.
+        for (not_before, still, still_then, no_more) in [
+            (Some(30), 1, 15 * MINUTE + 29, 15 * MINUTE + 30),
             // Its time has passed, but the first failure is recent.
-            (
-                Some(0),
-                vec![(20 * MINUTE, true), (35 * MINUTE - 1, true), (35 * MINUTE, false)],
-            ),
-            (None, vec![(1, true), (15 * MINUTE, true), (15 * MINUTE + 1, false)]),
-            (
-                Some(100 * MINUTE),
-                vec![(1, true), (114 * MINUTE, true), (115 * MINUTE, false)],
-            ),
+            (Some(0), 20 * MINUTE, 35 * MINUTE - 1, 35 * MINUTE),
+            (None, 1, 15 * MINUTE, 15 * MINUTE + 1),
+            (Some(100 * MINUTE), 1, 114 * MINUTE, 115 * MINUTE),
         ] {
             let mut tracker = listed(not_before)(0);
-            for (second, counts) in polls {
+            for (second, counts) in [(still, true), (still_then, true), (no_more, false)] {
                 tracker = tracker.after_unconfirmed_poll(at(second));
                 assert_eq!(tracker.notice.is_some(), counts, "{not_before:?} {second}");
             }
@@ -478,7 +447,7 @@ mod tests {
         // Any document that lists it starts the time again.
         let mut tracker = listed(Some(30))(0).after_unconfirmed_poll(at(1));
         tracker = tracker.after_unconfirmed_poll(at(14 * MINUTE));
-        let again = event(EventType::Preempt, "a", "", &[]);
+        let again = preempt("a", "");
         tracker = tracker.next(&[again], AzureNotice::Preempt, true, GRACE, at(15 * MINUTE));
         assert!(!tracker.after_unconfirmed_poll(at(29 * MINUTE)).is_unconfirmed);
     }
@@ -486,10 +455,7 @@ mod tests {
     #[test]
     fn empty_documents_are_clear_after_the_grace() {
         let states = walk(&[(0, &[], true), (59, &[], true), (60, &[], true)]);
-        assert_eq!(
-            states.iter().map(|tracker| tracker.is_clear).collect::<Vec<_>>(),
-            [false, false, true]
-        );
+        assert_eq!(is_clear(&states), [false, false, true]);
         // What an unconfirmed poll does not show may be announced; the next empty document is clear again.
         let clear = states[2].clone();
         let now = Clock::System.now();
@@ -504,30 +470,25 @@ mod tests {
 
     #[test]
     fn notice_stays_the_same_when_it_starts_or_gets_a_new_id() {
-        let scheduled = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
-        let renamed = [event(EventType::Preempt, "b", "2026-01-01T00:00:00Z", &[])];
-        let started = [event(EventType::Preempt, "b", "", &[])];
+        let scheduled = [preempt("a", EARLY)];
+        let renamed = [preempt("b", EARLY)];
+        let started = [preempt("b", "")];
         let states = walk(&[(0, &scheduled, true), (5, &renamed, true), (9, &started, true)]);
         let last = states[2].notice.clone().unwrap();
         assert_eq!(last.since, states[0].notice.as_ref().unwrap().since);
-        assert_eq!(
-            last.merged().not_before,
-            scheduled[0].not_before,
-            "the start does not remove the time"
-        );
+        // The start does not remove the time.
+        assert_eq!(last.merged().not_before, scheduled[0].not_before);
         assert!(last.matches(&states[0].notice.as_ref().unwrap().first));
     }
 
     #[test]
     fn another_eviction_replaces_the_notice_at_once() {
-        let a = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
-        let b = [event(EventType::Preempt, "b", "2026-01-01T00:10:00Z", &[])];
+        let a = [preempt("a", EARLY)];
+        let b = [preempt("b", LATE)];
         let both = [b[0].clone(), a[0].clone()];
         let states = walk(&[(0, &a, true), (1, &both, true), (2, &b, true)]);
-        let ids: Vec<_> = states
-            .iter()
-            .map(|tracker| tracker.notice.as_ref().unwrap().latest.event_id.as_str())
-            .collect();
+        let notices = states.iter().map(|tracker| tracker.notice.as_ref().unwrap());
+        let ids: Vec<_> = notices.map(|notice| notice.latest.event_id.as_str()).collect();
         assert_eq!(ids, ["a", "a", "b"]);
     }
 
@@ -536,11 +497,8 @@ mod tests {
         let now = Clock::System.now();
         for event_type in EventType::ALL {
             let events = [event(event_type, "a", "", &[])];
-            assert_eq!(
-                has_notice(&walk(&[(0, &events, true)])),
-                [event_type == EventType::Preempt],
-                "{event_type:?}"
-            );
+            let is_tracked = has_notice(&walk(&[(0, &events, true)]));
+            assert_eq!(is_tracked, [event_type == EventType::Preempt], "{event_type:?}");
             let next = |notice, tracker: &NoticeTracker| tracker.next(&events, notice, true, GRACE, now);
             let tracker = NoticeTrackers::default().map(&AzureNotice::ALL.into(), next).gravest();
             let event_name = tracker.notice.map(|notice| notice.latest.event_type.as_str());
@@ -552,16 +510,10 @@ mod tests {
     #[test]
     fn a_graver_event_that_is_no_longer_listed_has_its_grace_beside_another() {
         let start = Clock::System.now();
-        let (reboot, preempt) = (
-            event(EventType::Reboot, "r", "2026-01-01T00:10:00Z", &[]),
-            event(EventType::Preempt, "p", "2026-01-01T00:10:00Z", &[]),
-        );
+        let (reboot, preempt) = (event(EventType::Reboot, "r", LATE, &[]), preempt("p", LATE));
         let both = [preempt.clone(), reboot.clone()];
         let (only_preempt, only_reboot) = (slice::from_ref(&preempt), slice::from_ref(&reboot));
-        let at = |second| Moment {
-            wall: start.wall + Duration::from_secs(second),
-            mono: start.mono + Duration::from_secs(second),
-        };
+        let at = |second| after(start, second);
         let mut trackers = NoticeTrackers::default();
         // The second, the document, whether it is complete, the gravest notice, whether it is listed, and all notices.
         for (second, events, is_complete, gravest, is_listed, all) in [
@@ -579,11 +531,8 @@ mod tests {
             trackers = trackers.map(&AzureNotice::ALL.into(), next);
             let tracker = trackers.gravest();
             let notice = tracker.notice.as_ref().unwrap();
-            assert_eq!(
-                (notice.latest.event_id.as_str(), notice.is_listed),
-                (gravest, is_listed),
-                "{second}"
-            );
+            let found = (notice.latest.event_id.as_str(), notice.is_listed);
+            assert_eq!(found, (gravest, is_listed), "{second}");
             assert_eq!(trackers.notices().count(), all, "{second}");
             assert!(!tracker.is_clear && !tracker.is_unconfirmed);
         }

@@ -10,6 +10,7 @@ use crate::connections::services::Service;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const SHOP: &str = "20.1.2.3:80";
+const V6_PROBE: &str = "[fe80::1234:5678:9abc]:50000";
 
 /// Answers each request with the next list of datagrams, each of which may be an error.
 #[derive(Default)]
@@ -88,12 +89,7 @@ fn datagram(entries: &[Entry]) -> Vec<u8> {
 fn azures_probes_do_not_count() {
     for (ip, destination, probe, other) in [
         ("20.1.2.3", SHOP, "168.63.129.16:50000", "168.63.129.17:50000"),
-        (
-            "fd20::1",
-            "[fd20::1]:80",
-            "[fe80::1234:5678:9abc]:50000",
-            "[fe80::1234:5678:9abd]:50000",
-        ),
+        ("fd20::1", "[fd20::1]:80", V6_PROBE, "[fe80::1234:5678:9abd]:50000"),
     ] {
         let flows = [probe, other].map(|client| established(client, destination, 1));
         let mut kernel = Kernel::answering(vec![vec![Ok(datagram(&flows)), Ok(done(0))]]);
@@ -109,44 +105,33 @@ fn open_connections_count() {
         state: Some(state),
         ..open
     };
-    let mut kernel = Kernel::answering(vec![vec![
-        Ok(datagram(&[open, with_state(2), with_state(4), with_state(7)])),
-        Ok(datagram(&[
-            Entry {
-                client: "168.63.129.16:50000".parse().unwrap(),
-                ..open
-            },
-            Entry { zone: Some(7), ..open },
-        ])),
-        Ok(done(0)),
-    ]]);
+    let probe = Entry {
+        client: "168.63.129.16:50000".parse().unwrap(),
+        ..open
+    };
+    let in_zone = Entry { zone: Some(7), ..open };
+    let first = datagram(&[open, with_state(2), with_state(4), with_state(7)]);
+    let second = datagram(&[probe, in_zone]);
+    let mut kernel = Kernel::answering(vec![vec![Ok(first), Ok(second), Ok(done(0))]]);
     let count = kernel.count(&mut Counter::default()).unwrap();
     let shop = count.services[&NamespacedName::new("default", "shop")];
     assert_eq!((shop, total(&count)), (Flows { tcp: 2, udp: 0 }, shop));
-    assert_eq!(
-        (count.entries, count.in_other_zones, count.has_translation),
-        (6, 1, true)
-    );
+    assert_eq!((count.entries, count.in_other_zones), (6, 1));
+    assert!(count.has_translation);
     assert_eq!((count.oldest, kernel.requests), (Some(Duration::ZERO), vec![true]));
 }
 
 #[test]
 fn table_without_connections_is_zero() {
-    let count = Kernel::answering(vec![vec![Ok(done(0))]])
-        .count(&mut Counter::default())
-        .unwrap();
-    assert_eq!(
-        (total(&count), count.oldest, count.has_translation),
-        (Flows::default(), None, false)
-    );
+    let mut kernel = Kernel::answering(vec![vec![Ok(done(0))]]);
+    let count = kernel.count(&mut Counter::default()).unwrap();
+    assert_eq!((total(&count), count.oldest), (Flows::default(), None));
+    assert!(!count.has_translation);
     let mut kernel = Kernel::default();
     let nothing = Destinations::default();
     let count = Counter::default().count_through(&mut kernel, &nothing, &[], TIMEOUT);
-    assert_eq!(
-        (count.unwrap().entries, kernel.requests.len()),
-        (0, 0),
-        "nothing to ask for"
-    );
+    let found = (count.unwrap().entries, kernel.requests.len());
+    assert_eq!(found, (0, 0), "nothing to ask for");
 }
 
 #[test]
@@ -160,7 +145,7 @@ fn kernel_time_of_the_start_is_the_age() {
     let count = Kernel::answering(vec![vec![Ok(datagram(&[entry])), Ok(done(0))]]).count(&mut Counter::default());
     let age = count.unwrap().oldest.unwrap();
     assert!(
-        age >= Duration::from_hours(1) && age < Duration::from_mins(61),
+        (Duration::from_hours(1)..Duration::from_mins(61)).contains(&age),
         "{age:?}"
     );
 }
@@ -219,9 +204,8 @@ fn table_that_is_not_read_to_its_end_is_an_error() {
 #[test]
 fn missing_module_is_no_filter_for_ever() {
     let mut counter = Counter::default();
-    let error = Kernel::answering(vec![vec![Ok(refusal(22))]; 2])
-        .count(&mut counter)
-        .unwrap_err();
+    let mut kernel = Kernel::answering(vec![vec![Ok(refusal(22))]; 2]);
+    let error = kernel.count(&mut counter).unwrap_err();
     assert!(matches!(error, ReadError::NoTable), "{error}");
     let mut kernel = Kernel::answering(vec![vec![Ok(done(0))]]);
     assert_eq!(total(&kernel.count(&mut counter).unwrap()).tcp, 0);

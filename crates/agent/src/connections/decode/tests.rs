@@ -21,48 +21,15 @@ fn entries_of_both_families_are_flows() {
         state: None,
         ..v4
     };
-    for (entry, expected) in [
-        (
-            v4,
-            (
-                Protocol::Tcp,
-                "10.0.0.4:30080",
-                Some(3),
-                0,
-                7,
-                None,
-                "192.0.2.1",
-                "10.244.0.7:8080",
-            ),
-        ),
-        (
-            v6,
-            (
-                Protocol::Tcp,
-                "[fd00::4]:443",
-                Some(5),
-                9,
-                8,
-                Some(1_700_000_000_000_000_000),
-                "2001:db8::1",
-                "[fd00:7::1]:8080",
-            ),
-        ),
-        (
-            udp,
-            (
-                Protocol::Udp,
-                "10.0.0.4:30080",
-                None,
-                0,
-                7,
-                None,
-                "192.0.2.1",
-                "10.244.0.7:8080",
-            ),
-        ),
+    let started = Some(1_700_000_000_000_000_000);
+    let (pod, v6_pod) = ("10.244.0.7:8080", "[fd00:7::1]:8080");
+    let (v4_to, v6_to) = ((Protocol::Tcp, "10.0.0.4:30080"), (Protocol::Tcp, "[fd00::4]:443"));
+    let udp_to = (Protocol::Udp, "10.0.0.4:30080");
+    for (entry, (protocol, destination), state, zone, id, started, source, responder) in [
+        (v4, v4_to, Some(3), 0, 7, None, "192.0.2.1", pod),
+        (v6, v6_to, Some(5), 9, 8, started, "2001:db8::1", v6_pod),
+        (udp, udp_to, None, 0, 7, None, "192.0.2.1", pod),
     ] {
-        let (protocol, destination, state, zone, id, started, source, responder) = expected;
         let destination: SocketAddr = destination.parse().unwrap();
         let flow = Flow {
             source: source.parse().unwrap(),
@@ -89,17 +56,10 @@ fn messages_follow_each_other_in_a_datagram() {
         state: None,
         ..entry
     };
-    let datagram = [
-        entry.message(),
-        icmp.message(),
-        message(1, 0, &[]),
-        entry.message(),
-        done(0),
-    ]
-    .concat();
-    let kinds: Vec<bool> = messages(&datagram)
-        .map(|message| matches!(message.unwrap(), Message::Flow(_)))
-        .collect();
+    let (flow, other) = (entry.message(), message(1, 0, &[]));
+    let datagram = [flow.clone(), icmp.message(), other, flow, done(0)].concat();
+    let is_flow = |message: Result<Message, _>| matches!(message.unwrap(), Message::Flow(_));
+    let kinds: Vec<bool> = messages(&datagram).map(is_flow).collect();
     assert_eq!(kinds, [true, false, false, true, false]);
     assert_eq!(all(&datagram).last(), Some(&Ok(Message::Done)));
     assert_eq!(all(&[]), []);

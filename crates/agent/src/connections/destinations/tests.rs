@@ -51,11 +51,8 @@ fn named(destinations: &Destinations) -> Vec<String> {
 
 #[test]
 fn destinations_are_frontends_and_node_ports() {
-    let web = service(
-        "web",
-        &[("TCP", 80, 30080), ("UDP", 53, 30053), ("", 443, 0)],
-        &["20.1.2.3", "2001:db8::9"],
-    );
+    let ports = [("TCP", 80, 30080), ("UDP", 53, 30053), ("", 443, 0)];
+    let web = service("web", &ports, &["20.1.2.3", "2001:db8::9"]);
     let found = Destinations::new(vec![web.clone()], &node(&NODE));
     assert_eq!(
         listed(&found),
@@ -79,77 +76,47 @@ fn destinations_are_frontends_and_node_ports() {
             ..web.clone()
         };
         let found = Destinations::new(vec![other], &node(&NODE));
-        assert_eq!(
-            (found.len(), found.is_empty()),
-            (expected, expected == 0),
-            "{service_type}"
-        );
+        assert_eq!(found.len(), expected, "{service_type}");
+        assert_eq!(found.is_empty(), expected == 0, "{service_type}");
     }
 }
 
 #[test]
 fn what_is_not_countable_is_named() {
+    const LB: &[&str] = &["20.1.2.3"];
+    const MAPPED: &[&str] = &["::ffff:20.1.2.3", "20.1.2.3"];
+    let unreachable =
+        "(1): port 80 has neither an address of a load balancer nor a node port on an address of this node";
+    let named_only = "(2): the load balancer has the name a.test instead of an address, and there is no node port";
+    let unusable = "(4): the load balancer's address \"20.1.2\" is not usable";
+    let web = [("TCP", 80, 30080)].as_slice();
+    let without_node_port = [("TCP", 80, 0)].as_slice();
+    let two_without = [("TCP", 80, 0), ("TCP", 81, 0)].as_slice();
+    let no_ports = [
+        ("TCP", 0, 30080),
+        ("TCP", 70_000, 0),
+        ("TCP", -1, 30081),
+        ("TCP", 80, -7),
+    ]
+    .as_slice();
+    let protocols = [("SCTP", 80, 30080), ("TCP", 80, 30080), ("quic", 1, 1)].as_slice();
+    let twice = [("TCP", 80, 30080), ("TCP", 80, 30080)].as_slice();
+    let odd = ["20.1.2", "0.0.0.0", "::1", "ff02::1", "20.1.2.3"].as_slice();
+    let odd_node = ["10.0.0.4", "::ffff:10.0.0.4", "127.0.0.1", "::"].as_slice();
     for (ports, load_balancer, addresses, count, expected) in [
-        (vec![], vec!["20.1.2.3"], &NODE[..], 0, vec!["(1): it has no ports"]),
-        (vec![("TCP", 80, 30080)], vec!["a.test"], &NODE, 2, vec![]),
-        (
-            vec![("TCP", 80, 0), ("TCP", 81, 0)],
-            vec!["a.test", "b.test"],
-            &NODE,
-            0,
-            vec!["(2): the load balancer has the name a.test instead of an address, and there is no node port"],
-        ),
-        (
-            vec![("TCP", 80, 0)],
-            vec![],
-            &NODE,
-            0,
-            vec!["(1): port 80 has neither an address of a load balancer nor a node port on an address of this node"],
-        ),
-        (
-            vec![("TCP", 80, 30080)],
-            vec![],
-            &[],
-            0,
-            vec!["(1): port 80 has neither an address of a load balancer nor a node port on an address of this node"],
-        ),
-        (vec![("TCP", 80, 0)], vec!["20.1.2.3"], &NODE, 1, vec![]),
-        (
-            vec![
-                ("TCP", 0, 30080),
-                ("TCP", 70_000, 0),
-                ("TCP", -1, 30081),
-                ("TCP", 80, -7),
-            ],
-            vec!["20.1.2.3"],
-            &NODE,
-            0,
-            vec!["(4): 0 is not a port"],
-        ),
-        (
-            vec![("SCTP", 80, 30080), ("TCP", 80, 30080), ("quic", 1, 1)],
-            vec!["20.1.2.3"],
-            &NODE,
-            3,
-            vec!["(2): the protocol SCTP is not counted"],
-        ),
-        (
-            vec![("TCP", 80, 0)],
-            vec!["20.1.2", "0.0.0.0", "::1", "ff02::1", "20.1.2.3"],
-            &NODE,
-            1,
-            vec!["(4): the load balancer's address \"20.1.2\" is not usable"],
-        ),
-        (
-            vec![("TCP", 80, 30080), ("TCP", 80, 30080)],
-            vec!["::ffff:20.1.2.3", "20.1.2.3"],
-            &["10.0.0.4", "::ffff:10.0.0.4", "127.0.0.1", "::"],
-            2,
-            vec![],
-        ),
+        (&[][..], LB, &NODE[..], 0, Some("(1): it has no ports")),
+        (web, &["a.test"], &NODE, 2, None),
+        (two_without, &["a.test", "b.test"], &NODE, 0, Some(named_only)),
+        (without_node_port, &[], &NODE, 0, Some(unreachable)),
+        (web, &[], &[], 0, Some(unreachable)),
+        (without_node_port, LB, &NODE, 1, None),
+        (no_ports, LB, &NODE, 0, Some("(4): 0 is not a port")),
+        (protocols, LB, &NODE, 3, Some("(2): the protocol SCTP is not counted")),
+        (without_node_port, odd, &NODE, 1, Some(unusable)),
+        (twice, MAPPED, odd_node, 2, None),
     ] {
-        let found = Destinations::new(vec![service("web", &ports, &load_balancer)], &node(addresses));
-        let expected: Vec<String> = expected.iter().map(|text| format!("default/web {text}")).collect();
+        let found = Destinations::new(vec![service("web", ports, load_balancer)], &node(addresses));
+        let expected: Vec<_> = expected.iter().map(|text| format!("default/web {text}")).collect();
         assert_eq!(
             (found.len(), named(&found)),
             (count, expected),
@@ -175,9 +142,8 @@ fn destination_of_two_services_belongs_to_the_first_by_name() {
             address: address.ip(),
             port: address.port(),
         };
-        found
-            .service_of(&destination)
-            .map(|index| found.services()[index].name())
+        let index = found.service_of(&destination);
+        index.map(|index| found.services()[index].name())
     };
     for (destination, expected) in [
         ("20.1.2.3:80", Some("a")),
@@ -195,12 +161,8 @@ fn destination_of_two_services_belongs_to_the_first_by_name() {
             "default/c (1): tcp 20.1.2.3:80 is counted for default/a",
         ]
     );
-    assert!(
-        found
-            .not_countable()
-            .iter()
-            .all(|note| !note.reason.hides_connections())
-    );
+    let mut notes = found.not_countable().iter();
+    assert!(notes.all(|note| !note.reason.hides_connections()));
 }
 
 #[test]
@@ -209,10 +171,8 @@ fn service_beyond_the_limit_is_left_out_whole() {
     let many = |name: &str, address: &str| service(name, &ports, &[address]);
     let found = Destinations::new(vec![many("web", "20.1.2.3")], &node(&NODE));
     assert_eq!((found.len(), found.not_countable().len()), (3_000, 0));
-    let services = (10..25)
-        .map(|n| many(&format!("web{n}"), &format!("20.1.2.{n}")))
-        .collect();
-    let found = Destinations::new(services, &[]);
+    let services = (10..25).map(|n| many(&format!("web{n}"), &format!("20.1.2.{n}")));
+    let found = Destinations::new(services.collect(), &[]);
     assert_eq!(found.len(), MAX_DESTINATIONS);
     let reasons: Vec<&Reason> = found.not_countable().iter().map(|note| &note.reason).collect();
     assert!(reasons.contains(&&Reason::TooMany) && reasons.iter().any(|reason| reason.hides_connections()));
@@ -227,7 +187,7 @@ fn service_beyond_the_limit_is_left_out_whole() {
 fn any_service() -> impl Strategy<Value = Service> {
     let protocol = prop::sample::select(vec!["TCP", "UDP", "SCTP", "", "x"]);
     let ports = prop::collection::vec((protocol, prop_oneof![any::<i32>(), 0..20_i32], 0..20_i32), 0..6);
-    let address = prop::sample::select(vec![
+    let addresses = [
         "20.1.2.3",
         "::ffff:20.1.2.3",
         "fd00::4",
@@ -235,7 +195,8 @@ fn any_service() -> impl Strategy<Value = Service> {
         "x",
         "a.test",
         "::",
-    ]);
+    ];
+    let address = prop::sample::select(addresses.to_vec());
     ("[ab]", ports, prop::collection::vec(address, 0..4)).prop_map(|(name, ports, addresses)| {
         let mut service = service(&name, &ports, &addresses);
         // A status may have both, or neither.

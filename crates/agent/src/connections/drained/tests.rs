@@ -67,8 +67,22 @@ impl World {
         self
     }
 
+    fn condition(&self) -> MarkerCondition {
+        self.connections.state(self.now()).condition()
+    }
+
     fn reason(&self) -> &'static str {
-        self.connections.state(self.now()).condition().reason
+        self.condition().reason
+    }
+
+    /// The reason after a count that began and ended in this second.
+    fn counts(&mut self, second: u64, connections: u64) -> &'static str {
+        self.at(second).counted(second, Ok(count(connections))).reason()
+    }
+
+    /// The reason after a failure in this second.
+    fn fails(&mut self, second: u64, why: &str) -> &'static str {
+        self.at(second).counted(second, Err(why.to_owned())).reason()
     }
 }
 
@@ -76,102 +90,73 @@ impl World {
 fn true_follows_two_zeros_that_follow_the_load_balancers() {
     let mut world = World::new();
     assert_eq!(world.reason(), "NoSignal");
-    world.counted(0, Ok(count(0)));
-    assert_eq!(
-        world.reason(),
-        "NoSignal",
-        "a count without a signal is of an earlier one"
-    );
+    // A count without a signal is of an earlier one.
+    assert_eq!(world.counts(0, 0), "NoSignal");
     assert_eq!(world.node(true, false).reason(), "NotCountedYet");
-    assert_eq!(world.at(1).counted(1, Ok(count(0))).reason(), "NotOutOfLoadBalancers");
-    assert_eq!(world.at(2).counted(2, Ok(count(0))).reason(), "NotOutOfLoadBalancers");
+    assert_eq!(world.counts(1, 0), "NotOutOfLoadBalancers");
+    assert_eq!(world.counts(2, 0), "NotOutOfLoadBalancers");
     assert_eq!(world.at(3).node(true, true).reason(), "Confirming");
     let early = world.at(4).counted(2, Ok(count(0))).reason();
     assert_eq!(early, "Confirming", "it began before the node was out");
     assert_eq!(world.at(5).counted(4, Ok(count(0))).reason(), "Confirming");
-    assert_eq!(world.at(6).counted(6, Ok(count(0))).reason(), "NoConnections");
-    assert_eq!(world.at(7).counted(7, Ok(count(1))).reason(), "ConnectionsOpen");
-    assert_eq!(world.at(8).counted(8, Ok(count(0))).reason(), "Confirming");
-    assert_eq!(
-        world.at(9).counted(9, Err("no right".to_owned())).reason(),
-        "NotCounted"
-    );
-    assert_eq!(
-        world.at(10).counted(10, Ok(count(0))).reason(),
-        "Confirming",
-        "begins anew"
-    );
+    assert_eq!(world.counts(6, 0), "NoConnections");
+    assert_eq!(world.counts(7, 1), "ConnectionsOpen");
+    assert_eq!(world.counts(8, 0), "Confirming");
+    assert_eq!(world.fails(9, "no right"), "NotCounted");
+    assert_eq!(world.counts(10, 0), "Confirming", "begins anew");
     assert_eq!(world.at(11).node(true, false).reason(), "NotOutOfLoadBalancers");
-    assert_eq!(
-        world.at(12).node(true, true).counted(12, Ok(count(0))).reason(),
-        "Confirming"
-    );
+    world.at(12).node(true, true);
+    assert_eq!(world.counts(12, 0), "Confirming");
     assert_eq!(world.node(false, true).reason(), "NoSignal");
-    assert_eq!(
-        world.at(13).node(true, true).reason(),
-        "NotCountedYet",
-        "nothing is left of before"
-    );
+    let anew = world.at(13).node(true, true).reason();
+    assert_eq!(anew, "NotCountedYet", "nothing is left of before");
 }
 
 #[test]
 fn what_cannot_be_counted_is_unknown() {
     let mut world = World::new();
     assert_eq!(world.node(true, true).at(44).reason(), "NotCountedYet");
-    let message = |world: &World| world.connections.state(world.now()).condition().message;
     assert_eq!(world.at(45).reason(), "NotCounted");
-    assert!(message(&world).contains("Services are not listed yet"));
+    assert!(world.condition().message.contains("Services are not listed yet"));
     let mut world = World::new();
     assert_eq!(world.node(true, true).ordered().at(14).reason(), "NotCountedYet");
     assert_eq!(world.at(15).reason(), "NotCounted");
-    assert!(message(&world).contains("no counter has reported"));
+    assert!(world.condition().message.contains("no counter has reported"));
     assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
     assert_eq!(world.counted(15, Ok(unreliable())).reason(), "NotCounted");
     // A list that failed may succeed before the first count is due; the counter itself says that it cannot count.
     let mut world = World::new();
-    let refused = || Err("Services cannot be listed: refused".to_owned());
-    assert_eq!(world.node(true, true).counted(0, refused()).reason(), "NotCountedYet");
-    assert_eq!(world.at(44).counted(44, refused()).reason(), "NotCountedYet");
+    let refused = "Services cannot be listed: refused";
+    world.node(true, true);
+    assert_eq!(world.fails(0, refused), "NotCountedYet");
+    assert_eq!(world.fails(44, refused), "NotCountedYet");
     assert_eq!(world.at(45).reason(), "NotCounted");
-    let message = world.connections.state(world.now()).condition().message;
     assert_eq!(
-        message,
-        "Connections are not counted: Services cannot be listed: refused."
+        world.condition().message,
+        format!("Connections are not counted: {refused}.")
     );
     assert_eq!(world.ordered().at(59).reason(), "NotCountedYet", "they are listed now");
     assert_eq!(world.ordered().at(60).reason(), "NotCounted", "no counter");
     let mut world = World::new();
-    world.node(true, true).ordered().counted(0, Err("no right".to_owned()));
-    assert_eq!(world.reason(), "NotCounted");
-    assert_eq!(
-        world.ordered().reason(),
-        "NotCounted",
-        "other Services are no more countable"
-    );
+    world.node(true, true).ordered();
+    assert_eq!(world.fails(0, "no right"), "NotCounted");
+    // Other Services are no more countable.
+    assert_eq!(world.ordered().reason(), "NotCounted");
     // A failure does not take back what was counted shortly before.
     let mut world = World::new();
     world.node(true, true).ordered();
-    world.at(20).counted(20, Ok(count(50)));
-    assert_eq!(
-        world.at(21).counted(21, Err("interrupted".to_owned())).reason(),
-        "ConnectionsOpen"
-    );
-    assert_eq!(
-        world.connections.changes_at(world.now()),
-        Some(world.start + Duration::from_secs(80))
-    );
+    world.counts(20, 50);
+    assert_eq!(world.fails(21, "interrupted"), "ConnectionsOpen");
+    let changes_at = world.connections.changes_at(world.now());
+    assert_eq!(changes_at, Some(world.start + Duration::from_secs(80)));
     assert_eq!(world.at(79).reason(), "ConnectionsOpen");
     assert_eq!(world.at(80).reason(), "NotCounted");
-    world.counted(80, Ok(count(0))).counted(80, Ok(count(0)));
-    assert_eq!(world.reason(), "NoConnections");
+    world.counts(80, 0);
+    assert_eq!(world.counts(80, 0), "NoConnections");
     assert_eq!(world.at(140).reason(), "NotCounted", "the counter is gone");
     assert_eq!(world.connections.view(world.now()).last, None);
-    assert_eq!(
-        world.counted(140, Ok(count(0))).reason(),
-        "Confirming",
-        "the zeros before are too old"
-    );
-    assert_eq!(world.counted(140, Ok(count(0))).reason(), "NoConnections");
+    assert_eq!(world.counts(140, 0), "Confirming", "the zeros before are too old");
+    assert_eq!(world.counts(140, 0), "NoConnections");
     assert_eq!(world.ordered().reason(), "Confirming", "other Services count now");
 }
 
@@ -180,18 +165,16 @@ fn a_count_of_the_order_before_confirms_nothing() {
     let mut world = World::new();
     world.node(true, true).ordered().at(4).counted(4, Ok(count(0)));
     world.at(5).ordered().at(6).counted(4, Ok(count(0)));
-    assert_eq!(world.at(7).counted(7, Ok(count(0))).reason(), "Confirming");
-    assert_eq!(world.at(8).counted(8, Ok(count(0))).reason(), "NoConnections");
+    assert_eq!(world.counts(7, 0), "Confirming");
+    assert_eq!(world.counts(8, 0), "NoConnections");
 }
 
 #[test]
 fn udp_is_not_waited_for_and_every_service_stays_seen() {
     let mut world = World::new();
     world.node(true, true).counted(0, Ok(count(2)));
-    assert_eq!(
-        world.connections.state(world.now()).condition().message,
-        "2 connections pass through this node: 2 default/web."
-    );
+    let message = "2 connections pass through this node: 2 default/web.";
+    assert_eq!(world.condition().message, message);
     let mut datagrams = count(1);
     datagrams.services[0].tcp = 0;
     world.counted(0, Ok(datagrams.clone())).counted(0, Ok(datagrams));
@@ -205,33 +188,36 @@ fn writes_are_paced() {
     let at = |second| start + Duration::from_secs(second);
     let mut pacer = ConditionPacer::default();
     let open = |connections| ConnectionsState::Open(Arc::new(count(connections))).condition();
-    let (yet, drained) = (
-        ConnectionsState::NotCountedYet.condition(),
-        ConnectionsState::Drained.condition(),
-    );
+    let yet = ConnectionsState::NotCountedYet.condition();
+    let drained = ConnectionsState::Drained.condition();
     let none = ConnectionsState::NoSignal.condition();
-    assert_eq!(pacer.next(none.clone(), at(0)), (none.clone(), None));
-    assert_eq!(pacer.next(yet.clone(), at(0)), (yet.clone(), None), "at once");
-    assert_eq!(pacer.next(open(9), at(1)), (yet, Some(at(10))));
-    assert_eq!(pacer.next(open(8), at(10)), (open(8), None));
-    assert_eq!(pacer.next(open(8), at(11)), (open(8), None));
-    assert_eq!(
-        pacer.next(drained.clone(), at(12)),
-        (drained.clone(), None),
-        "the first one at once"
-    );
-    assert_eq!(pacer.next(open(1), at(13)), (open(1), None), "back to waiting at once");
-    assert_eq!(pacer.next(open(2), at(14)), (open(1), Some(at(23))));
-    assert_eq!(pacer.next(drained.clone(), at(15)), (open(1), Some(at(23))));
-    assert_eq!(pacer.next(drained.clone(), at(23)), (drained, None));
     let unknown = ConnectionsState::Unknown("interrupted".to_owned()).condition();
     let in_service = ConnectionsState::InService.condition();
-    assert_eq!(pacer.next(in_service.clone(), at(40)), (in_service, None));
-    assert_eq!(pacer.next(unknown.clone(), at(60)), (unknown.clone(), None));
-    assert_eq!(pacer.next(open(1), at(61)), (open(1), None), "Unknown lets the node go");
-    assert_eq!(pacer.next(unknown.clone(), at(62)), (open(1), Some(at(71))));
-    assert_eq!(pacer.next(unknown.clone(), at(71)), (unknown, None));
-    assert_eq!(pacer.next(none.clone(), at(72)), (none, None), "the end at once");
+    // The second, what is so, what is written, and when the next one is due.
+    for (second, present, written, due_at) in [
+        (0, &none, &none, None),
+        (0, &yet, &yet, None),
+        (1, &open(9), &yet, Some(10)),
+        (10, &open(8), &open(8), None),
+        (11, &open(8), &open(8), None),
+        // The first one at once, and back to waiting at once.
+        (12, &drained, &drained, None),
+        (13, &open(1), &open(1), None),
+        (14, &open(2), &open(1), Some(23)),
+        (15, &drained, &open(1), Some(23)),
+        (23, &drained, &drained, None),
+        (40, &in_service, &in_service, None),
+        (60, &unknown, &unknown, None),
+        // Unknown lets the node go.
+        (61, &open(1), &open(1), None),
+        (62, &unknown, &open(1), Some(71)),
+        (71, &unknown, &unknown, None),
+        // The end at once.
+        (72, &none, &none, None),
+    ] {
+        let next = pacer.next(present.clone(), at(second));
+        assert_eq!(next, (written.clone(), due_at.map(at)), "{second}");
+    }
 }
 
 #[test]
@@ -335,7 +321,7 @@ proptest! {
                 }
                 Step::Passes(seconds) => world.second += seconds,
             }
-            let condition = world.connections.state(world.now()).condition();
+            let condition = world.condition();
             if condition.status == MarkerStatus::True {
                 prop_assert!(zeros >= 2, "{zeros} zeros");
             }

@@ -3,9 +3,7 @@
 use headgate_core::clock::Clock;
 use serde_json::{Value, json};
 
-use headgate_core::node::NodeReader;
-use headgate_core::node::SignalRules;
-use headgate_core::node::{AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
+use headgate_core::node::{AUTOSCALER_TAINT, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, NodeReader, SignalRules};
 
 use super::*;
 
@@ -33,11 +31,8 @@ fn node(shown: Shown) -> Node {
     if let Some(mark) = shown.mark {
         taints.push(json!({"key": AUTOSCALER_TAINT, "value": mark.to_string(), "effect": "NoSchedule"}));
     }
-    let conditions: Vec<Value> = shown
-        .marker
-        .iter()
-        .map(|status| json!({"type": "headgate.dev/OutOfLoadBalancers", "status": status}))
-        .collect();
+    let condition = |status| json!({"type": "headgate.dev/OutOfLoadBalancers", "status": status});
+    let conditions: Vec<Value> = shown.marker.iter().map(condition).collect();
     let annotations = if shown.is_delayed {
         json!({DELETION_DELAY_ANNOTATION: "true"})
     } else {
@@ -89,71 +84,51 @@ fn annotation_follows_the_taints_the_marker_and_the_timeout() {
         ..hard(second)
     };
     let is_wanted = |state| matches!(state, Candidate | Deleting);
+    let bare = Shown::default();
+    let scale_down = [
+        (0, bare, NoCandidate, None),
+        (1, soft, Candidate, None),
+        (3600, soft, Candidate, None),
+        (4000, hard(4000), Deleting, Some(4120)),
+        (4001, marked(4000, "False"), Deleting, Some(4120)),
+        (4002, marked(4000, "Unknown"), Deleting, Some(4120)),
+        (4003, marked(4000, "True"), Out, None),
+        (4004, marked(4000, "False"), Deleting, Some(4120)),
+    ];
+    let never_out = [
+        (0, soft, Candidate, None),
+        (10, hard(10), Deleting, Some(130)),
+        (129, hard(10), Deleting, Some(130)),
+        (130, hard(10), TimedOut, None),
+        (900, hard(10), TimedOut, None),
+        (1000, soft, Candidate, None),
+        (1010, hard(1010), Deleting, Some(1130)),
+    ];
+    let withdrawn = [(0, soft, Candidate, None), (9, bare, NoCandidate, None)];
+    let two_deletions = [
+        (10, hard(10), Deleting, Some(130)),
+        (100, hard(100), Deleting, Some(220)),
+    ];
+    let wrong_clock = [(0, soft, Candidate, None), (4000, hard(400), Deleting, Some(4120))];
+    let out_already = Shown {
+        marker: Some("True"),
+        ..soft
+    };
+    let never_soft = Shown {
+        is_candidate: false,
+        ..hard(0)
+    };
     for (case, steps) in [
-        (
-            "a scale-down",
-            &[
-                (0, Shown::default(), NoCandidate, None),
-                (1, soft, Candidate, None),
-                (3600, soft, Candidate, None),
-                (4000, hard(4000), Deleting, Some(4120)),
-                (4001, marked(4000, "False"), Deleting, Some(4120)),
-                (4002, marked(4000, "Unknown"), Deleting, Some(4120)),
-                (4003, marked(4000, "True"), Out, None),
-                (4004, marked(4000, "False"), Deleting, Some(4120)),
-            ][..],
-        ),
-        (
-            "the soft taint is withdrawn",
-            &[(0, soft, Candidate, None), (9, Shown::default(), NoCandidate, None)],
-        ),
+        ("a scale-down", &scale_down[..]),
+        ("the soft taint is withdrawn", &withdrawn),
         (
             "nothing takes the node out, then a rollback, then another try",
-            &[
-                (0, soft, Candidate, None),
-                (10, hard(10), Deleting, Some(130)),
-                (129, hard(10), Deleting, Some(130)),
-                (130, hard(10), TimedOut, None),
-                (900, hard(10), TimedOut, None),
-                (1000, soft, Candidate, None),
-                (1010, hard(1010), Deleting, Some(1130)),
-            ],
+            &never_out,
         ),
-        (
-            "another deletion follows without a Node in between",
-            &[
-                (10, hard(10), Deleting, Some(130)),
-                (100, hard(100), Deleting, Some(220)),
-            ],
-        ),
-        (
-            "the clock of Cluster Autoscaler is wrong by an hour",
-            &[(0, soft, Candidate, None), (4000, hard(400), Deleting, Some(4120))],
-        ),
-        (
-            "a node that is out already",
-            &[(
-                0,
-                Shown {
-                    marker: Some("True"),
-                    ..soft
-                },
-                Out,
-                None,
-            )],
-        ),
-        (
-            "without soft taints",
-            &[(
-                0,
-                Shown {
-                    is_candidate: false,
-                    ..hard(0)
-                },
-                Deleting,
-                Some(120),
-            )],
-        ),
+        ("another deletion follows without a Node in between", &two_deletions),
+        ("the clock of Cluster Autoscaler is wrong by an hour", &wrong_clock),
+        ("a node that is out already", &[(0, out_already, Out, None)]),
+        ("without soft taints", &[(0, never_soft, Deleting, Some(120))]),
     ] {
         let mut delay = DeletionDelay::new(Some(TIMEOUT));
         for (second, shown, state, changes_at) in steps {
@@ -163,11 +138,8 @@ fn annotation_follows_the_taints_the_marker_and_the_timeout() {
                 is_delayed: Some(is_wanted(*state)),
                 changes_at: changes_at.map(|second| at(start, second).mono),
             };
-            assert_eq!(
-                delay.observe(&report(*shown, now), now),
-                expected,
-                "{case}, second {second}"
-            );
+            let found = delay.observe(&report(*shown, now), now);
+            assert_eq!(found, expected, "{case}, second {second}");
         }
     }
 }
@@ -235,29 +207,23 @@ fn annotation_that_is_left_over_is_removed_after_a_minute() {
     ] {
         let now = at(start, second);
         let target = delay.observe(&report(shown, now), now);
-        let changes_at = changes_at.map(|second| at(start, second).mono);
-        assert_eq!(
-            (target.state, target.is_delayed, target.changes_at),
-            (DelayState::Off, is_delayed, changes_at),
-            "second {second}"
-        );
+        let expected = DelayTarget {
+            state: DelayState::Off,
+            is_delayed,
+            changes_at: changes_at.map(|second| at(start, second).mono),
+        };
+        assert_eq!(target, expected, "second {second}");
     }
 }
 
 #[test]
 fn node_shows_its_removal() {
     let shows = |node: &Node| {
-        (
-            node.is_deletion_candidate(),
-            node.deletion_mark().map(str::to_owned),
-            node.is_deletion_delayed(),
-        )
+        let mark = node.deletion_mark().map(str::to_owned);
+        (node.is_deletion_candidate(), mark, node.is_deletion_delayed())
     };
-    assert_eq!(
-        shows(&node(Shown::default())),
-        (false, None, false),
-        "another annotation is not headgate's"
-    );
+    // Another annotation is not headgate's.
+    assert_eq!(shows(&node(Shown::default())), (false, None, false));
     let all = Shown {
         is_candidate: true,
         mark: Some(1_700_000_000),
