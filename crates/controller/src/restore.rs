@@ -32,20 +32,6 @@ pub struct RestoreRequest {
     pub clock: Clock,
 }
 
-/// Why nothing was restored, or it is not known what was.
-#[derive(Debug, thiserror::Error)]
-pub enum RestoreRequestError {
-    /// The work did not begin.
-    #[error(transparent)]
-    NotBegun(OwnTermError),
-    /// The work failed before it wrote anything.
-    #[error(transparent)]
-    Failed(#[from] RestoreError),
-    /// The Lease was lost, or the command was interrupted, during the work.
-    #[error("the term ended before everything was restored; run the command again, nothing is lost")]
-    TermEnded,
-}
-
 /// Acquires the leader's Lease, restores, and releases the Lease. Ends early when `interrupted` does.
 ///
 /// # Errors
@@ -53,7 +39,7 @@ pub enum RestoreRequestError {
 pub async fn run_restore(
     request: RestoreRequest,
     interrupted: impl Future<Output = ()>,
-) -> Result<RestoreOutcome, RestoreRequestError> {
+) -> Result<RestoreOutcome, RestoreError> {
     let term = OwnTermRequest {
         client: request.client.clone(),
         identity: "headgate-restore",
@@ -65,8 +51,8 @@ pub async fn run_restore(
         async move { admin_state::restore(&term, &request).await }
     };
     match run_in_own_term(term, interrupted, work).await {
-        Ok(Err(RestoreError::TermEnded)) | Err(OwnTermError::Ended) => Err(RestoreRequestError::TermEnded),
-        Ok(outcome) => outcome.map_err(RestoreRequestError::from),
-        Err(error) => Err(RestoreRequestError::NotBegun(error)),
+        Ok(outcome) => outcome,
+        Err(OwnTermError::Ended) => Err(RestoreError::TermEnded),
+        Err(error) => Err(RestoreError::NotBegun(error)),
     }
 }

@@ -37,6 +37,7 @@ use crate::pool::{
     WriterLabels, list_on_request, look_up_interfaces, node_store,
 };
 
+use crate::own_term::OwnTermError;
 use crate::restore::RestoreRequest;
 use progress::{Progress, owned_entry};
 
@@ -86,6 +87,9 @@ pub struct RestoreOutcome {
 /// Why there is no outcome. Nothing was written, except where the term ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
+    /// The work did not begin.
+    #[error(transparent)]
+    NotBegun(OwnTermError),
     /// Without the ledger it is not known which `Down` is headgate's.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -101,8 +105,8 @@ pub enum RestoreError {
     /// The term was handed over, or the operator interrupted the command.
     #[error("interrupted before anything was written")]
     Interrupted,
-    /// The term ended during the work; it is not known what was written.
-    #[error("the term ended during the work")]
+    /// The Lease was lost, or the command was interrupted, during the work; it is not known what was written.
+    #[error("the term ended before everything was restored; run the command again, nothing is lost")]
     TermEnded,
 }
 

@@ -1,7 +1,7 @@
 //! Ledger entries end only on proof: a load balancer that no list shows may still have headgate's `Down`.
 
+use headgate_controller::admin_state::RestoreError;
 use headgate_controller::admin_state::{Ledger, RestoreOutcome};
-use headgate_controller::restore::RestoreRequestError;
 use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -286,7 +286,7 @@ async fn restore_that_loses_its_term_after_a_write_does_not_say_that_nothing_was
     // The end of the term is seen by the work, which sums up, or by what runs it.
     let says_what_is_left = match &outcome {
         Ok(Ok(outcome)) => !outcome.restored.is_empty() && !outcome.not_restored.is_empty(),
-        Ok(Err(error)) => matches!(error, RestoreRequestError::TermEnded),
+        Ok(Err(error)) => matches!(error, RestoreError::TermEnded),
         Err(_) => false,
     };
     assert!(says_what_is_left, "{outcome:?}");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure_emulator::{Settings, entries_of, pools_in};
-use headgate_controller::admin_state::{Policy, RestoreOutcome};
-use headgate_controller::restore::{RestoreRequest, RestoreRequestError, run_restore};
+use headgate_controller::admin_state::{Policy, RestoreError, RestoreOutcome};
+use headgate_controller::restore::{RestoreRequest, run_restore};
 use headgate_core::node::NodeTraffic;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
@@ -149,7 +149,7 @@ impl TestCluster {
     }
 
     /// The same with this client of the API server.
-    pub(crate) async fn restore_with(&self, client: Client) -> Result<RestoreOutcome, RestoreRequestError> {
+    pub(crate) async fn restore_with(&self, client: Client) -> Result<RestoreOutcome, RestoreError> {
         let arm = self.arm("restore", Arc::new(|_| ())).await;
         let request = RestoreRequest {
             client,
