@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_azure::LoadBalancerId;
 use headgate_core::clock::pause_after;
 use headgate_core::telemetry::warn_if;
 use headgate_core::{changed, publish_if_changed};
 use headgate_kubernetes::leader::{ArmLock, Term};
-use headgate_kubernetes::{EventSink, node_reference};
+use headgate_kubernetes::node_reference;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -23,12 +23,11 @@ use super::guard::HeldEntries;
 use super::handover::{Handover, Progress};
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::last_reads::{LastReads, PlannedLoadBalancer};
-use super::ledger::{LedgerAges, LedgerStore};
+use super::ledger::LedgerAges;
 use super::list_outage::ListState;
 use super::local_pools::LocalPools;
 use super::marker::{MarkerInputs, Markers, TAKEOVER_TIME, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
-use super::plan::Policy;
 use super::planner::{LoadBalancerPlanner, LoadBalancerStatus};
 use super::recorded::Evidence;
 use super::rule_holds::RuleHoldTracker;
@@ -38,8 +37,7 @@ use super::transitions::{NodeEvent, TransitionTracker};
 use super::view::{RecordedEvent, WorkView};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_pools::Members;
-use crate::pool::{InterfaceCache, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
-use crate::service_index::ServiceIndex;
+use crate::pool::{ListRequest, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {
@@ -95,50 +93,43 @@ enum ListUrgency {
 pub(super) struct Controller<'a> {
     pub(super) term: &'a Term,
     pub(super) context: &'a WorkContext,
-    pub(super) arm: ArmClient,
-    /// The subscription of the load balancers, whose throttling the next leader learns about.
-    pub(super) subscription: String,
+    /// What it reads, and `/statusz` shows.
+    pub(super) view: WorkView,
     /// The load balancers that the configuration names.
     pub(super) managed: ManagedLoadBalancers,
-    /// The policy of the settings, `off` if `azure.json` says so.
-    pub(super) policy: Policy,
-    pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
-    /// Which Nodes serve the rules of Local Services.
-    pub(super) services: watch::Receiver<Arc<ServiceIndex>>,
-    pub(super) ledger: LedgerStore,
-    pub(super) ledger_ages: LedgerAges,
     pub(super) lock: ArmLock,
-    pub(super) listings: watch::Receiver<Arc<Listing>>,
-    /// The load balancers that the ledger names and no list shows.
-    pub(super) recorded: watch::Receiver<Arc<Listing>>,
     pub(super) list_requests: watch::Sender<ListRequest>,
-    /// The machines of network interfaces.
-    pub(super) interfaces: watch::Receiver<Arc<InterfaceCache>>,
-    /// The last signal generation that a list was requested for.
-    pub(super) listed_generation: u64,
-    /// The load balancers that have a pool writer.
-    pub(super) load_balancers: BTreeMap<LoadBalancerId, RunningWriter>,
-    /// Whether lists have failed for too long.
-    pub(super) is_unable: bool,
-    /// Whether the Nodes are stale, and that is reported.
-    pub(super) are_nodes_stale: bool,
-    /// The last generation of the target states that was stale; 0 if none was.
-    pub(super) stale_generation: u64,
-    /// Notified by the planners.
-    pub(super) status_changed: Arc<Notify>,
-    pub(super) transitions: TransitionTracker,
     /// What the marker of each Node should say.
     pub(super) markers: watch::Sender<Arc<Markers>>,
     /// When the work began with these load balancers.
     pub(super) started_at: Instant,
-    pub(super) hold_tracker: HoldTracker,
-    pub(super) rule_hold_tracker: RuleHoldTracker,
-    pub(super) contested: ContestedTracker,
     /// The holds to record on Nodes.
     pub(super) holds: watch::Sender<Option<Arc<DesiredHolds>>>,
-    pub(super) events: EventSink,
     /// `None` if pools of Local Services are not updated.
     pub(super) local_pools: Option<LocalPools>,
+    pub(super) progress: WorkProgress,
+}
+
+/// What the controller has done and reported so far.
+#[derive(Default)]
+pub(super) struct WorkProgress {
+    ledger_ages: LedgerAges,
+    /// The last signal generation that a list was requested for.
+    listed_generation: u64,
+    /// The load balancers that have a pool writer.
+    load_balancers: BTreeMap<LoadBalancerId, RunningWriter>,
+    /// Whether lists have failed for too long.
+    is_unable: bool,
+    /// Whether the Nodes are stale, and that is reported.
+    are_nodes_stale: bool,
+    /// The last generation of the target states that was stale; 0 if none was.
+    stale_generation: u64,
+    /// Notified by the planners.
+    status_changed: Arc<Notify>,
+    transitions: TransitionTracker,
+    holds: HoldTracker,
+    rule_holds: RuleHoldTracker,
+    contested: ContestedTracker,
 }
 
 impl Controller<'_> {
@@ -150,23 +141,25 @@ impl Controller<'_> {
         let mut handover: Option<Handover> = None;
         let mut reported_generation = None;
         let (mut report_at, mut pause_until) = (Some(Instant::now()), Instant::now());
-        let status_changed = Arc::clone(&self.status_changed);
+        let status_changed = Arc::clone(&self.progress.status_changed);
         self.request_list(Some(ListUrgency::Prompt));
         loop {
-            let targets = self.targets.borrow_and_update().clone().unwrap_or_default();
+            let targets = self.view.targets.borrow_and_update().clone().unwrap_or_default();
             // All that the election needs to know of the Nodes is part of their generation, deadlines included.
             if reported_generation.replace(targets.generation) != Some(targets.generation) {
                 self.report_nodes(&targets);
             }
             self.report_staleness(&targets);
             let signal_generation = targets.last_signal_generation();
-            let has_new_signal = signal_generation > self.listed_generation;
+            let has_new_signal = signal_generation > self.progress.listed_generation;
             self.request_list(has_new_signal.then_some(ListUrgency::Relaxed));
-            self.listed_generation = signal_generation;
+            self.progress.listed_generation = signal_generation;
             self.reconcile_writers(tasks);
             let list_state = self.list_state();
             self.report_list_state(list_state);
-            self.ledger_ages.observe(&self.ledger.ledger(), Instant::now());
+            self.progress
+                .ledger_ages
+                .observe(&self.view.ledger.ledger(), Instant::now());
             if Instant::now() >= expire_at {
                 self.expire_ledger_entries();
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
@@ -196,8 +189,8 @@ impl Controller<'_> {
             }
             // Held any longer, the next change of a Node would copy all of them.
             drop(targets);
-            let lists_services = self.services.borrow().has_no_load_balancer_service().is_none();
-            let unable_at = list_state.unable_at.filter(|_| !self.is_unable);
+            let lists_services = self.view.services.borrow().has_no_load_balancer_service().is_none();
+            let unable_at = list_state.unable_at.filter(|_| !self.progress.is_unable);
             let wake_at = [handover_at, unable_at, report_at]
                 .into_iter()
                 .flatten()
@@ -205,13 +198,13 @@ impl Controller<'_> {
             tokio::select! {
                 error = task_failure(tasks) => return Err(error),
                 // A sender that is dropped belongs to a task that has ended.
-                changed = self.targets.changed() => if changed.is_err() {
+                changed = self.view.targets.changed() => if changed.is_err() {
                     return Err(task_failure(tasks).await);
                 },
-                changed = self.listings.changed() => if changed.is_err() {
+                changed = self.view.listings.changed() => if changed.is_err() {
                     return Err(task_failure(tasks).await);
                 },
-                changed = self.recorded.changed() => if changed.is_err() {
+                changed = self.view.recorded.changed() => if changed.is_err() {
                     return Err(task_failure(tasks).await);
                 },
                 changed = released_by_others.changed() => match changed {
@@ -219,7 +212,7 @@ impl Controller<'_> {
                     Err(_) => return Err(task_failure(tasks).await),
                 },
                 () = status_changed.notified() => {}
-                () = changed(&mut self.services), if lists_services => {}
+                () = changed(&mut self.view.services), if lists_services => {}
                 () = sleep_until(wake_at) => {}
                 _ = writes.changed(), if handover.is_some() => {}
                 () = self.term.handover_requested(), if handover.is_none() => {
@@ -231,32 +224,13 @@ impl Controller<'_> {
         }
     }
 
-    /// What `/statusz` shows of this work.
-    pub(super) fn view(&self) -> WorkView {
-        let views = &self.context.metrics.views;
-        WorkView {
-            targets: self.targets.clone(),
-            services: self.services.clone(),
-            ledger: self.ledger.clone(),
-            listings: self.listings.clone(),
-            recorded: self.recorded.clone(),
-            interfaces: self.interfaces.clone(),
-            observed: views.observed.clone(),
-            updater: self.local_pools.as_ref().map(|local_pools| local_pools.updater.clone()),
-            policy: self.policy,
-            arm: self.arm.clone(),
-            subscription: self.subscription.clone(),
-            events: views.events.clone(),
-        }
-    }
-
     /// Sets the resync interval, and requests a list of this urgency if lists are needed at all.
     fn request_list(&self, urgency: Option<ListUrgency>) {
-        let targets = self.targets.borrow();
+        let targets = self.view.targets.borrow();
         let has_signals = targets.as_ref().is_some_and(|targets| targets.has_signal_periods());
         drop(targets);
-        let is_off = self.policy.mode == AdminStateMode::Disabled;
-        let max_age = if !self.ledger.ledger().is_empty() {
+        let is_off = self.view.policy.mode == AdminStateMode::Disabled;
+        let max_age = if !self.view.ledger.ledger().is_empty() {
             Some(RESYNC_INTERVAL)
         } else if is_off {
             None
@@ -285,16 +259,17 @@ impl Controller<'_> {
     fn list_state(&self) -> ListState {
         let is_due = self.list_requests.borrow().max_age.is_some();
         let (timeout, now) = (self.context.list_failure_timeout, self.context.clock.now());
-        ListState::new(&self.listings.borrow(), is_due, timeout, now)
+        ListState::new(&self.view.listings.borrow(), is_due, timeout, now)
     }
 
     /// Reports to the election whether lists have failed for too long, and until when ARM throttles requests.
     fn report_list_state(&mut self, state: ListState) {
         let now = self.context.clock.now();
         let unable = state.inability(now.mono);
-        if unable.is_some() != self.is_unable {
-            self.is_unable = unable.is_some();
+        if unable.is_some() != self.progress.is_unable {
+            self.progress.is_unable = unable.is_some();
             let error = self
+                .view
                 .listings
                 .borrow()
                 .last_error
@@ -311,13 +286,14 @@ impl Controller<'_> {
             }
         }
         self.term.report_inability(unable);
-        self.term.report_throttle(self.arm.throttled_until(&self.subscription));
+        self.term
+            .report_throttle(self.view.arm.throttled_until(&self.view.subscription));
     }
 
     /// Starts a writer for each new load balancer and aborts those of deleted ones.
     fn reconcile_writers(&mut self, tasks: &mut Tasks) {
-        let listing = Arc::clone(&self.listings.borrow_and_update());
-        let recorded = Arc::clone(&self.recorded.borrow_and_update());
+        let listing = Arc::clone(&self.view.listings.borrow_and_update());
+        let recorded = Arc::clone(&self.view.recorded.borrow_and_update());
         let find_source = |id: &LoadBalancerId| {
             if listing.load_balancers.contains_key(id) {
                 Some(Source::List)
@@ -326,7 +302,7 @@ impl Controller<'_> {
                 is_recorded.then_some(Source::Ledger)
             }
         };
-        self.load_balancers.retain(|id, writer| {
+        self.progress.load_balancers.retain(|id, writer| {
             // A read that failed says nothing about the load balancer.
             let stays = find_source(id) == Some(writer.source)
                 || writer.source == Source::Ledger && recorded.unreadable.contains_key(id);
@@ -338,7 +314,7 @@ impl Controller<'_> {
         let ids = listing.load_balancers.keys().chain(recorded.load_balancers.keys());
         for id in ids {
             let Some(source) = find_source(id) else { continue };
-            if self.load_balancers.contains_key(id) {
+            if self.progress.load_balancers.contains_key(id) {
                 continue;
             }
             let status = watch::Sender::new(LoadBalancerStatus::default());
@@ -346,39 +322,39 @@ impl Controller<'_> {
                 source,
                 status: status.subscribe(),
             };
-            self.load_balancers.insert(id.clone(), running);
+            self.progress.load_balancers.insert(id.clone(), running);
             let members = match source {
                 Source::List => self.local_pools.as_ref().map(|local_pools| local_pools.source.clone()),
                 Source::Ledger => None,
             };
             let planner = LoadBalancerPlanner {
-                targets: self.targets.clone(),
-                ledger: self.ledger.clone(),
-                policy: self.policy,
+                targets: self.view.targets.clone(),
+                ledger: self.view.ledger.clone(),
+                policy: self.view.policy,
                 only_nodes: None,
                 guard: self.context.guard.clone(),
                 held: HeldEntries::new(),
-                services: self.services.clone(),
+                services: self.view.services.clone(),
                 is_configured: source == Source::List,
                 clock: self.context.clock.clone(),
                 members: members.map(|source| Members::new(source, id.clone())),
                 status,
-                status_changed: Arc::clone(&self.status_changed),
+                status_changed: Arc::clone(&self.progress.status_changed),
                 undo: Vec::new(),
                 last_generation: None,
                 last_hold_generation: None,
             };
             let listings = match source {
-                Source::List => self.listings.clone(),
-                Source::Ledger => self.recorded.clone(),
+                Source::List => self.view.listings.clone(),
+                Source::Ledger => self.view.recorded.clone(),
             };
             let writer = PoolWriter {
                 load_balancer: id.clone(),
-                arm: self.arm.clone(),
+                arm: self.view.arm.clone(),
                 lock: self.lock.clone(),
                 term: self.term.clone(),
                 listings,
-                interfaces: self.interfaces.clone(),
+                interfaces: self.view.interfaces.clone(),
                 labels: LABELS,
             };
             tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(planner));
@@ -387,7 +363,7 @@ impl Controller<'_> {
 
     /// The load balancers, as they were planned last.
     fn planned(&self) -> Vec<PlannedLoadBalancer> {
-        let writers = self.load_balancers.iter();
+        let writers = self.progress.load_balancers.iter();
         writers.map(|(id, writer)| writer.planned(id)).collect()
     }
 
@@ -396,14 +372,14 @@ impl Controller<'_> {
     fn report(&mut self, targets: &TargetStates, list_state: ListState) -> Option<Instant> {
         let load_balancers = self.planned();
         self.context.metrics.views.observe(&load_balancers);
-        let (listing, ledger) = (Arc::clone(&self.listings.borrow()), self.ledger.ledger());
+        let (listing, ledger) = (Arc::clone(&self.view.listings.borrow()), self.view.ledger.ledger());
         let now = self.context.clock.now();
         let reads = LastReads {
-            has_no_load_balancer_service: self.services.borrow().has_no_load_balancer_service(),
-            ..LastReads::new(targets, &load_balancers, &ledger, &listing, self.policy.mode, now)
+            has_no_load_balancer_service: self.view.services.borrow().has_no_load_balancer_service(),
+            ..LastReads::new(targets, &load_balancers, &ledger, &listing, self.view.policy.mode, now)
         };
-        let effects = self.transitions.evaluate(&reads);
-        self.ledger.apply(effects.ledger_changes);
+        let effects = self.progress.transitions.evaluate(&reads);
+        self.view.ledger.apply(effects.ledger_changes);
         for took in effects.signal_to_down {
             self.context.metrics.observe_signal_to_down(took);
         }
@@ -412,8 +388,8 @@ impl Controller<'_> {
         }
         self.report_holds(&reads);
         let traffic_at = self.publish_traffic(&reads);
-        if self.policy.mode != AdminStateMode::Disabled {
-            for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
+        if self.view.policy.mode != AdminStateMode::Disabled {
+            for event in self.progress.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.record_event(event);
             }
         }
@@ -459,10 +435,10 @@ impl Controller<'_> {
     /// Records an event on the own Node when the Nodes become stale.
     fn report_staleness(&mut self, targets: &TargetStates) {
         let stale_since = targets.stale_since();
-        if stale_since.is_some() == self.are_nodes_stale {
+        if stale_since.is_some() == self.progress.are_nodes_stale {
             return;
         }
-        self.are_nodes_stale = stale_since.is_some();
+        self.progress.are_nodes_stale = stale_since.is_some();
         let Some(since) = stale_since else {
             tracing::info!("Nodes confirmed again; admin states follow them");
             return;
@@ -478,18 +454,18 @@ impl Controller<'_> {
         let targets = reads.targets;
         if targets.stale_since().is_some() {
             // What is recorded stays, and is renewed.
-            self.stale_generation = targets.generation;
+            self.progress.stale_generation = targets.generation;
             return;
         }
         let guard = &self.context.guard;
         let awaits_lookups = self.takeover_ends_at(reads.now.mono).is_some();
-        let holds = match self.policy.mode {
+        let holds = match self.view.policy.mode {
             AdminStateMode::Enforce => desired_holds(reads, &self.unplanned(targets), guard, awaits_lookups),
             AdminStateMode::Observe | AdminStateMode::Disabled => DesiredHolds::new(),
         };
-        let mut events = self.hold_tracker.evaluate(&holds, guard);
-        if self.policy.mode == AdminStateMode::Enforce {
-            events.extend(self.rule_hold_tracker.evaluate(reads, &holds, awaits_lookups));
+        let mut events = self.progress.holds.evaluate(&holds, guard);
+        if self.view.policy.mode == AdminStateMode::Enforce {
+            events.extend(self.progress.rule_holds.evaluate(reads, &holds, awaits_lookups));
         }
         for event in events {
             self.record_event(event);
@@ -501,16 +477,20 @@ impl Controller<'_> {
     /// is known: that the configuration does not name them, that a list does not show what the ledger has, or that it shows none at all may
     /// be a mistake.
     fn unplanned(&self, targets: &TargetStates) -> Unplanned {
-        if self.listings.borrow().requested_at.is_none() {
+        if self.view.listings.borrow().requested_at.is_none() {
             return Unplanned::All;
         }
         let is_unplanned = |writer: &RunningWriter| {
             let planned = writer.status.borrow().planned_generation;
-            planned.is_none_or(|planned| planned <= self.stale_generation)
+            planned.is_none_or(|planned| planned <= self.progress.stale_generation)
         };
-        let unplanned = self.load_balancers.iter().filter(|(_, writer)| is_unplanned(writer));
+        let unplanned = self
+            .progress
+            .load_balancers
+            .iter()
+            .filter(|(_, writer)| is_unplanned(writer));
         let mut names: BTreeSet<String> = unplanned.map(|(id, _)| id.name().to_owned()).collect();
-        let recorded = Arc::clone(&self.recorded.borrow());
+        let recorded = Arc::clone(&self.view.recorded.borrow());
         let is_recorded = |name: &str| {
             let mut ids = recorded.load_balancers.keys().chain(recorded.unreadable.keys());
             ids.any(|id| id.name().eq_ignore_ascii_case(name))
@@ -519,7 +499,11 @@ impl Controller<'_> {
         let held = holds
             .flat_map(|hold| &hold.pools)
             .filter_map(|pool| Some(pool.split_once('/')?.0));
-        let is_none_listed = self.load_balancers.values().all(|writer| writer.source != Source::List);
+        let is_none_listed = self
+            .progress
+            .load_balancers
+            .values()
+            .all(|writer| writer.source != Source::List);
         names.extend(
             held.filter(|name| is_none_listed || is_recorded(name) || !self.managed.contains_name(name))
                 .map(str::to_owned),
@@ -531,28 +515,28 @@ impl Controller<'_> {
         let NodeEvent { node, kind, note } = event;
         let (name, reason) = (&node.name, kind.reason);
         warn_if!(kind.is_warning, node = name, reason, note, "event recorded on the Node");
-        self.context.metrics.views.events.push(RecordedEvent {
+        self.view.events.push(RecordedEvent {
             at: self.context.clock.now().wall,
             node: name.clone(),
             reason: reason.to_owned(),
             note: note.clone(),
             is_warning: kind.is_warning,
         });
-        self.events.record(node_reference(name, &node.uid), kind, note);
+        self.context.events.record(node_reference(name, &node.uid), kind, note);
     }
 
     /// Applies what time changes in the ledger, as far as it is proved.
     fn expire_ledger_entries(&self) {
-        let ledger = self.ledger.ledger();
+        let ledger = self.view.ledger.ledger();
         if ledger.is_empty() {
             return;
         }
         let load_balancers = self.planned();
-        let (listing, recorded) = (self.listings.borrow(), self.recorded.borrow());
-        let evidence = Evidence::new(&listing, &recorded, &load_balancers, &self.ledger_ages);
+        let (listing, recorded) = (self.view.listings.borrow(), self.view.recorded.borrow());
+        let evidence = Evidence::new(&listing, &recorded, &load_balancers, &self.progress.ledger_ages);
         let now = self.context.clock.now().wall;
         let changes = ledger.expiry_changes(|pool, key| evidence.observe(pool, key), now);
-        self.ledger.apply(changes);
+        self.view.ledger.apply(changes);
     }
 
     /// Reports the Nodes to the election, which derives the number of candidates and a healthy peer from them.
@@ -569,7 +553,11 @@ impl Controller<'_> {
 
     /// Whether ARM has accepted every change that is due.
     fn is_all_sent(&self, targets: &TargetStates) -> bool {
-        let mut statuses = self.load_balancers.values().map(|writer| writer.status.borrow());
+        let mut statuses = self
+            .progress
+            .load_balancers
+            .values()
+            .map(|writer| writer.status.borrow());
         statuses.all(|status| status.unsent_changes == 0 && status.has_planned(targets.generation))
     }
 }

@@ -132,15 +132,20 @@ impl Drop for PublishedView<'_> {
 #[derive(Clone, Debug)]
 pub struct WorkView {
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    /// Which Nodes serve the rules of Local Services.
     pub(super) services: watch::Receiver<Arc<ServiceIndex>>,
     pub(super) ledger: LedgerStore,
     pub(super) listings: watch::Receiver<Arc<Listing>>,
+    /// The load balancers that the ledger names and no list shows.
     pub(super) recorded: watch::Receiver<Arc<Listing>>,
+    /// The machines of network interfaces.
     pub(super) interfaces: watch::Receiver<Arc<InterfaceCache>>,
     pub(super) observed: Observed,
     pub(super) updater: Option<SharedUpdater>,
+    /// The policy of the settings, `off` if `azure.json` says so.
     pub(super) policy: Policy,
     pub(super) arm: ArmClient,
+    /// The subscription of the load balancers, whose throttling the next leader learns about.
     pub(super) subscription: String,
     pub(super) events: RecordedEvents,
 }

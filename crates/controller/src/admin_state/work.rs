@@ -6,7 +6,6 @@
 //! This is the place that decides that the work of a term has failed, so that another instance may try: each condition is a
 //! variant of [`WorkError`], and its limit is one of the constants below.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,22 +23,21 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::JoinMap;
 
 use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
-use super::contested::ContestedTracker;
-use super::controller::Controller;
+use super::controller::{Controller, WorkProgress};
 use super::guard::GuardSettings;
 use super::hold_writer::{publish_holds, report_refusal};
-use super::holds::{DesiredHolds, HoldTracker};
-use super::ledger::{LedgerAges, LedgerError, LedgerStore};
+use super::holds::DesiredHolds;
+use super::ledger::{LedgerError, LedgerStore};
 use super::local_pools::{self, LocalPoolsContext};
 use super::marker::{Markers, publish_markers};
 use super::metrics::{GaugeValues, Metrics};
 use super::nodes::{TargetStatesConfig, publish_target_states};
 use super::plan::Policy;
 use super::recorded::read_recorded;
-use super::rule_holds::RuleHoldTracker;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
-use super::transitions::{NodeEvent, TransitionTracker};
+use super::transitions::NodeEvent;
+use super::view::WorkView;
 use crate::local_pools::{LocalPoolsMode, Metrics as LocalPoolsMetrics};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, look_up_interfaces};
@@ -402,39 +400,35 @@ async fn work_with(
     let index = watch::Sender::new(Arc::new(ServiceIndex::default()));
     let services = index.subscribe();
     let local_pools = local_pools::start(&mut tasks, local_pools, index.clone());
-    let mut controller = Controller {
-        term,
-        context,
-        arm: target.arm.clone(),
-        subscription: target.scope.group.subscription().to_owned(),
-        managed: target.scope.managed.clone(),
-        policy,
+    let views = &context.metrics.views;
+    let view = WorkView {
         targets,
         services,
         ledger: ledger.clone(),
-        ledger_ages: LedgerAges::default(),
-        lock,
         listings: listings.subscribe(),
         recorded: recorded.subscribe(),
-        list_requests,
         interfaces: interfaces.subscribe(),
-        listed_generation: 0,
-        is_unable: false,
-        are_nodes_stale: false,
-        stale_generation: 0,
-        load_balancers: BTreeMap::new(),
-        status_changed: Arc::default(),
-        transitions: TransitionTracker::default(),
-        hold_tracker: HoldTracker::default(),
-        rule_hold_tracker: RuleHoldTracker::default(),
-        contested: ContestedTracker::default(),
+        observed: views.observed.clone(),
+        updater: local_pools.as_ref().map(|local_pools| local_pools.updater.clone()),
+        policy,
+        arm: target.arm.clone(),
+        subscription: target.scope.group.subscription().to_owned(),
+        events: views.events.clone(),
+    };
+    let mut controller = Controller {
+        term,
+        context,
+        view: view.clone(),
+        managed: target.scope.managed.clone(),
+        lock,
+        list_requests,
         holds,
         markers,
         started_at: context.clock.now().mono,
-        events: context.events.clone(),
         local_pools,
+        progress: WorkProgress::default(),
     };
-    let _published = context.metrics.views.publish(controller.view());
+    let _published = views.publish(view);
     let lists = [listings.subscribe(), recorded.subscribe()];
     tasks.spawn(
         TaskName::Interfaces,
