@@ -7,7 +7,7 @@ use headgate_controller::local_pools::EventReason::{Failed, Updated};
 use headgate_controller::local_pools::{Failure, PoolKey, UpdateOutcome, UpdaterSettings};
 use headgate_core::service::Service;
 
-use crate::world::{Answer, INTERVAL, World, compare_all, failed, name, node, prepare_tick, retriable, service, slice};
+use crate::world::{Answer, INTERVAL, World, failed, name, node, retriable, service, slice};
 
 fn world() -> World {
     World::with_pending_update(UpdaterSettings::default())
@@ -21,13 +21,13 @@ fn pool() -> PoolKey {
 fn a_foreign_write_that_undoes_an_update_is_repaired() {
     let mut world = world();
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    assert_eq!(world.members(), ["10.0.0.2"]);
     world.set_addresses("lb", "default-web", &["10.0.0.1"]);
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"], "not read yet");
+    assert_eq!(world.members(), ["10.0.0.1"], "not read yet");
     world.observe();
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    assert_eq!(world.members(), ["10.0.0.2"]);
     assert_eq!(world.outcomes(), (2, 0));
 }
 
@@ -78,7 +78,7 @@ fn reselecting(name: &str) -> Service {
 fn change_of_the_service_its_slices_or_its_members_retries_the_update() {
     let changes: [fn(&mut World); 4] = [
         |world| world.updater.apply_service(&reselecting("default/web").into()),
-        |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
+        |world| world.set_endpoints(&["n2"]),
         |world| world.updater.apply_slice(&slice("default/web-2", "web", &["n3"])),
         |world| world.updater.apply_node(node("n2", &["10.0.5.5"])),
     ];
@@ -94,7 +94,7 @@ fn change_of_the_service_its_slices_or_its_members_retries_the_update() {
 fn change_of_a_node_in_the_same_tick_does_not_hide_the_change_of_the_service() {
     let changes: [fn(&mut World); 2] = [
         |world| world.updater.apply_service(&reselecting("default/web").into()),
-        |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
+        |world| world.set_endpoints(&["n2"]),
     ];
     for (number, change) in changes.into_iter().enumerate() {
         for is_node_first in [true, false] {
@@ -117,13 +117,11 @@ fn change_of_a_node_in_the_same_tick_does_not_hide_the_change_of_the_service() {
 /// queue as well.
 fn made_again(make: impl FnOnce(&mut World)) -> (World, headgate_controller::local_pools::Operation) {
     let mut world = world();
-    assert!(prepare_tick(&mut world.updater, world.now));
-    world.updater.drain(world.now);
+    world.begin_tick();
     let old = world.updater.take_due(&pool()).unwrap();
     make(&mut world);
     world.now += INTERVAL;
-    assert!(prepare_tick(&mut world.updater, world.now));
-    world.updater.drain(world.now);
+    world.begin_tick();
     (world, old)
 }
 
@@ -178,8 +176,7 @@ fn an_update_joins_one_put_at_most() {
         world.updater.take_due(&pool()).is_none(),
         "no tick yet: an admin-state write goes alone"
     );
-    assert!(prepare_tick(&mut world.updater, world.now));
-    world.updater.drain(world.now);
+    world.begin_tick();
     assert_eq!(world.updater.due_pools("LB"), [pool()]);
     assert!(!world.updater.due().is_empty() && world.updater.due().get(&pool()).is_some());
     let due = world.updater.take_due(&pool()).unwrap();
@@ -191,8 +188,8 @@ fn an_update_joins_one_put_at_most() {
         "an immediate second try goes without it"
     );
     assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
-    assert!(prepare_tick(&mut world.updater, world.now + INTERVAL));
-    world.updater.drain(world.now + INTERVAL);
+    world.now += INTERVAL;
+    world.begin_tick();
     assert!(world.updater.take_due(&pool()).is_some());
 }
 
@@ -202,16 +199,15 @@ fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
         max_retries: 0,
         ..UpdaterSettings::default()
     });
-    assert!(prepare_tick(&mut world.updater, world.now));
-    world.updater.drain(world.now);
+    world.begin_tick();
     let due = world.updater.take_due(&pool()).unwrap();
     // The writer reads the pool under the Lease, and its PUT lasts longer than a tick.
     world.observe();
     world.now += INTERVAL;
-    assert!(!prepare_tick(&mut world.updater, world.now));
+    assert!(!world.prepare_tick());
     world.updater.settle(due, &failed(retriable()), world.now);
     world.now += INTERVAL;
-    assert!(!prepare_tick(&mut world.updater, world.now), "it was given up");
+    assert!(!world.prepare_tick(), "it was given up");
 }
 
 #[test]
@@ -220,7 +216,7 @@ fn a_parked_update_never_joins() {
     world.gets.push_back(crate::world::throttled(100));
     world.tick();
     world.now += INTERVAL;
-    assert!(!prepare_tick(&mut world.updater, world.now));
+    assert!(!world.prepare_tick());
     world.updater.drain(world.now);
     assert!(world.updater.take_due(&pool()).is_none());
 }
@@ -229,12 +225,11 @@ fn a_parked_update_never_joins() {
 fn update_without_a_writer_is_queued_again_without_costing_a_retry() {
     let mut world = world();
     for _ in 0..9 {
-        assert!(prepare_tick(&mut world.updater, world.now));
-        world.updater.drain(world.now);
+        world.begin_tick();
         world.updater.drain(world.now);
         world.now += INTERVAL;
     }
-    assert!(prepare_tick(&mut world.updater, world.now));
+    assert!(world.prepare_tick());
     let operation = world.updater.queue().iter().next().unwrap();
     assert_eq!((world.updater.queue().len(), operation.retry_count), (1, 0));
     assert_eq!(
@@ -247,15 +242,14 @@ fn update_without_a_writer_is_queued_again_without_costing_a_retry() {
 #[test]
 fn an_update_whose_service_left_is_not_taken() {
     let mut world = world();
-    assert!(prepare_tick(&mut world.updater, world.now));
-    world.updater.drain(world.now);
+    world.begin_tick();
     world.updater.delete_service(&name("default/web"));
     world.updater.apply_service(&service("default/web", &[]).into());
     assert!(world.updater.take_due(&pool()).is_none());
     assert_eq!(world.updater.counters().dropped, 1);
     world.tick();
     assert_eq!(
-        world.addresses("lb", "default-web"),
+        world.members(),
         ["10.0.0.2"],
         "the new Service has an update of its own"
     );
@@ -264,19 +258,15 @@ fn an_update_whose_service_left_is_not_taken() {
 #[test]
 fn no_second_put_starts_while_one_outlasts_a_tick() {
     let mut world = world();
-    assert!(prepare_tick(&mut world.updater, world.now));
-    world.updater.drain(world.now);
+    world.begin_tick();
     let due = world.updater.take_due(&pool()).unwrap();
-    world.updater.apply_slice(&slice("default/web-1", "web", &["n7"]));
+    world.set_endpoints(&["n7"]);
     world.now += INTERVAL;
-    assert!(
-        !prepare_tick(&mut world.updater, world.now),
-        "the pool has a PUT without an outcome"
-    );
+    assert!(!world.prepare_tick(), "the pool has a PUT without an outcome");
     world.updater.settle(due, &failed(retriable()), world.now);
     world.now += INTERVAL;
     world.tick_now();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.7"]);
+    assert_eq!(world.members(), ["10.0.0.7"]);
     assert!(world.updater.queue().is_empty());
 }
 
@@ -284,16 +274,16 @@ fn no_second_put_starts_while_one_outlasts_a_tick() {
 fn a_change_back_during_the_put_is_not_lost() {
     let mut world = world();
     let back = |world: &mut World| {
-        world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
-        compare_all(&mut world.updater, world.now);
+        world.set_endpoints(&["n1"]);
+        world.compare_all();
     };
     world
         .puts
         .push_back(Answer::After(Box::new(back), Box::new(Answer::Ok)));
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    assert_eq!(world.members(), ["10.0.0.2"]);
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"]);
+    assert_eq!(world.members(), ["10.0.0.1"]);
 }
 
 #[test]
@@ -301,10 +291,8 @@ fn a_writer_that_reads_one_load_balancer_updates_what_is_known() {
     let mut world = world();
     world.pools.clear();
     world.updater.observe_one(world.read("LB"));
-    assert!(
-        !prepare_tick(&mut world.updater, world.now + Duration::from_secs(1)),
-        "the pool is gone"
-    );
+    world.now += Duration::from_secs(1);
+    assert!(!world.prepare_tick(), "the pool is gone");
 }
 
 #[test]
@@ -326,7 +314,7 @@ fn comparing_some_services_at_a_time_queues_the_same() {
         operations.map(|operation| operation.key.clone()).collect()
     };
     let mut at_once = seven_services();
-    assert!(prepare_tick(&mut at_once.updater, at_once.now));
+    assert!(at_once.prepare_tick());
     let mut world = seven_services();
     world.updater.begin_tick(world.now);
     let mut parts = 0;
@@ -343,9 +331,9 @@ fn comparing_some_services_at_a_time_queues_the_same() {
 fn a_list_that_was_sent_before_a_read_does_not_hide_what_the_read_has_shown() {
     let mut world = world();
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    assert_eq!(world.members(), ["10.0.0.2"]);
     world.observe();
-    assert!(!prepare_tick(&mut world.updater, world.now), "the pool is right");
+    assert!(!world.prepare_tick(), "the pool is right");
     let sent_at = world.now;
     // After the list was sent, cloud-controller-manager has undone the update, and the writer has read that.
     let updated = world.pools.clone();
@@ -354,17 +342,13 @@ fn a_list_that_was_sent_before_a_read_does_not_hide_what_the_read_has_shown() {
     world.updater.observe_one(world.read("lb"));
     (world.pools, world.now) = (updated, sent_at);
     world.observe();
-    assert!(
-        prepare_tick(&mut world.updater, world.now),
-        "the pool is to be updated again"
-    );
+    assert!(world.prepare_tick(), "the pool is to be updated again");
 }
 
 #[test]
 fn due_update_is_dropped_where_the_read_before_its_put_shows_that_the_service_has_moved() {
     let mut world = world();
-    assert!(prepare_tick(&mut world.updater, world.now));
-    world.updater.drain(world.now);
+    world.begin_tick();
     // cloud-controller-manager has moved the rule; the pool is an orphan.
     world.rules.clear();
     world.updater.observe_one(world.read("lb"));

@@ -303,9 +303,7 @@ proptest! {
             });
         }
         world.observe();
-        for _ in 0..12 {
-            world.tick();
-        }
+        world.ticks(12);
         for (index, (is_local, kind)) in &truth.services {
             let place = truth.places.get(index).copied().unwrap_or_default();
             for family in families(*kind) {
@@ -358,7 +356,7 @@ proptest! {
             }
             world.observe();
             world.now += INTERVAL;
-            crate::world::prepare_tick(&mut world.updater, world.now);
+            world.prepare_tick();
             world.updater.drain(world.now);
             let placed = NAMESAKES.iter().flat_map(|(text, _)| world.updater.placement().pools(&name(text)));
             let placed: Vec<_> = placed.map(|pool| &pool.key.pool).collect();
@@ -387,9 +385,7 @@ proptest! {
         for kind in &kinds {
             world.puts.push_back(failure(*kind));
         }
-        for _ in 0..60 {
-            world.tick();
-        }
+        world.ticks(60);
         let attempts = usize::try_from(retries).unwrap() + 1;
         let puts = world.calls.iter().filter(|call| **call == crate::world::Call::Put).count();
         let sent = kinds.iter().take(puts).filter(|kind| !matches!(kind, 7 | 8)).count();

@@ -1,11 +1,13 @@
 //! The tests of the retry design, in its order and without those of several Services in one pool, and the ones that its implementation
 //! added. Each drives whole ticks.
 
+use std::time::Duration;
+
 use headgate_controller::local_pools::EventReason::{Failed, Retrying, Updated};
-use headgate_controller::local_pools::{Failure, UpdaterSettings};
+use headgate_controller::local_pools::{EventReason, Failure, UpdaterSettings};
 use headgate_test_kubernetes::assert_contains;
 
-use crate::world::{Answer, Call, World, compare_all, name, retriable, service, slice, throttled};
+use crate::world::{Answer, Call, World, name, retriable, service, slice, throttled};
 
 fn with_retries(retries: u32) -> UpdaterSettings {
     UpdaterSettings {
@@ -18,9 +20,7 @@ fn world() -> World {
     World::with_pending_update(UpdaterSettings::default())
 }
 
-fn web(
-    reason: headgate_controller::local_pools::EventReason,
-) -> Vec<(String, headgate_controller::local_pools::EventReason)> {
+fn web(reason: EventReason) -> Vec<(String, EventReason)> {
     vec![("default/web".to_owned(), reason)]
 }
 
@@ -48,7 +48,7 @@ fn throttling_parks_until_retry_after() {
         let operation = world.updater.queue().iter().next().unwrap();
         assert_eq!(
             operation.next_eligible_at,
-            Some(throttled_at + std::time::Duration::from_secs(75)),
+            Some(throttled_at + Duration::from_secs(75)),
             "to the second"
         );
         world.take_calls();
@@ -66,7 +66,7 @@ fn throttling_parks_until_retry_after() {
         );
         world.tick();
         assert_eq!(world.take_events(), web(Updated));
-        assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+        assert_eq!(world.members(), ["10.0.0.2"]);
         assert_eq!(world.outcomes(), (1, 0));
     }
 }
@@ -76,7 +76,7 @@ fn throttling_parks_until_retry_after() {
 fn a_closed_throttle_gate_is_tried_again_when_it_opens() {
     for (opens_after, ticks) in [(0, 1), (29, 1), (45, 2), (60, 2)] {
         let mut world = world();
-        let wait = std::time::Duration::from_secs(opens_after);
+        let wait = Duration::from_secs(opens_after);
         fail(&mut world, Call::Get, Answer::GateClosed(wait));
         world.tick();
         for _ in 0..ticks {
@@ -99,11 +99,7 @@ fn conflicts_are_tried_again_from_a_fresh_read() {
     world.take_calls();
     world.tick();
     assert_eq!(world.take_calls(), [Call::Get, Call::Put]);
-    assert_eq!(
-        world.addresses("lb", "default-web"),
-        ["10.0.0.2"],
-        "what changed in between was read"
-    );
+    assert_eq!(world.members(), ["10.0.0.2"], "what changed in between was read");
     assert_eq!((world.take_events(), world.outcomes()), (web(Updated), (1, 0)));
 }
 
@@ -114,7 +110,7 @@ fn an_update_of_a_parked_pool_waits_with_it_and_uses_the_latest_members() {
     fail(&mut world, Call::Put, throttled(50));
     world.tick();
     world.take_calls();
-    world.updater.apply_slice(&slice("default/web-1", "web", &["n3"]));
+    world.set_endpoints(&["n3"]);
     world.tick();
     assert!(world.take_calls().is_empty());
     let operation = world.updater.queue().iter().next().unwrap();
@@ -124,7 +120,7 @@ fn an_update_of_a_parked_pool_waits_with_it_and_uses_the_latest_members() {
         "replaced, with a fresh budget"
     );
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
+    assert_eq!(world.members(), ["10.0.0.3"]);
 }
 
 #[test]
@@ -141,7 +137,7 @@ fn parked_pool_does_not_delay_other_pools() {
     world.updater.apply_slice(&slice("default/other-1", "other", &["n6"]));
     world.tick();
     assert_eq!(world.addresses("lb", "default-other"), ["10.0.0.6"]);
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"]);
+    assert_eq!(world.members(), ["10.0.0.1"]);
 }
 
 /// With the default of three retries, the fourth retriable failure ends the operation (test 9), and with none the first (test 18; the
@@ -175,17 +171,11 @@ fn terminal_failures_are_not_retried_and_a_deleted_pool_has_no_event() {
             let mut world = world();
             fail(&mut world, call, Answer::Fails(failure));
             world.tick();
-            assert!(
-                world
-                    .events
-                    .iter()
-                    .all(|event| event.message.contains("(non-retriable)"))
-            );
+            let mut messages = world.events.iter().map(|event| &event.message);
+            assert!(messages.all(|message| message.contains("(non-retriable)")));
             assert_eq!((world.take_events(), world.outcomes()), (events.clone(), (0, failed)));
-            assert_eq!(
-                (world.updater.queue().len(), world.updater.counters().dropped),
-                (0, dropped)
-            );
+            assert!(world.updater.queue().is_empty());
+            assert_eq!(world.updater.counters().dropped, dropped);
         }
     }
 }
@@ -206,7 +196,7 @@ fn update_of_a_service_that_leaves_during_the_call_is_dropped_without_event() {
             world.rules.clear();
             world.add_service("default/web", &[], "lb2");
             world.observe();
-            compare_all(&mut world.updater, world.now);
+            world.compare_all();
         },
     ];
     for (number, leave) in leaves.into_iter().enumerate() {
@@ -220,13 +210,12 @@ fn update_of_a_service_that_leaves_during_the_call_is_dropped_without_event() {
                 ((0, 0), 1),
                 "{number}"
             );
-            let left: Vec<_> = world
+            let mut left = world
                 .updater
                 .queue()
                 .iter()
-                .map(|operation| operation.key.pool.to_string())
-                .collect();
-            assert!(!left.contains(&"lb/default-web".to_owned()), "{left:?}");
+                .map(|operation| operation.key.pool.to_string());
+            assert!(left.all(|pool| pool != "lb/default-web"));
         }
     }
 }
@@ -273,7 +262,7 @@ fn newer_members_after_a_conflict_have_a_fresh_budget() {
     let mut world = World::with_pending_update(with_retries(1));
     fail(&mut world, Call::Put, conflict());
     world.tick();
-    world.updater.apply_slice(&slice("default/web-1", "web", &["n3"]));
+    world.set_endpoints(&["n3"]);
     fail(&mut world, Call::Put, conflict());
     world.tick();
     assert_eq!(
@@ -282,15 +271,15 @@ fn newer_members_after_a_conflict_have_a_fresh_budget() {
         "one retry for each set of members"
     );
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
+    assert_eq!(world.members(), ["10.0.0.3"]);
 }
 
 #[test]
 fn newer_members_during_the_call_replace_the_failed_ones() {
     let mut world = world();
     let newer = |world: &mut World| {
-        world.updater.apply_slice(&slice("default/web-1", "web", &["n4"]));
-        compare_all(&mut world.updater, world.now);
+        world.set_endpoints(&["n4"]);
+        world.compare_all();
     };
     world
         .puts
@@ -305,7 +294,7 @@ fn newer_members_during_the_call_replace_the_failed_ones() {
     );
     world.tick();
     world.tick();
-    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.4"]);
+    assert_eq!(world.members(), ["10.0.0.4"]);
 }
 
 #[test]
@@ -314,8 +303,8 @@ fn repeating_an_event_does_not_renew_the_budget() {
     for _ in 0..4 {
         world.puts.push_back(Answer::After(
             Box::new(|world| {
-                world.updater.apply_slice(&slice("default/web-1", "web", &["n2"]));
-                compare_all(&mut world.updater, world.now);
+                world.set_endpoints(&["n2"]);
+                world.compare_all();
             }),
             Box::new(conflict()),
         ));

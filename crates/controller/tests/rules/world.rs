@@ -98,18 +98,6 @@ pub(crate) fn node(name: &str, addresses: &[&str]) -> Node {
     }
 }
 
-/// Begins a tick, and compares all Services at once.
-pub(crate) fn compare_all(updater: &mut Updater, now: Instant) {
-    updater.begin_tick(now);
-    updater.compare_some(now, usize::MAX);
-}
-
-/// The parts of a tick before the Lease, at once. Returns whether something is eligible.
-pub(crate) fn prepare_tick(updater: &mut Updater, now: Instant) -> bool {
-    compare_all(updater, now);
-    updater.is_tick_eligible(now)
-}
-
 impl World {
     /// Nodes `n1` to `n9` with addresses of both families, and no Service.
     pub(crate) fn with_settings(settings: UpdaterSettings) -> Self {
@@ -151,9 +139,14 @@ impl World {
         let mut world = Self::with_settings(settings);
         world.add_service("default/web", &[], "lb");
         world.set_addresses("lb", "default-web", &["10.0.0.1"]);
-        world.updater.apply_slice(&slice("default/web-1", "web", &["n2"]));
+        world.set_endpoints(&["n2"]);
         world.observe();
         world
+    }
+
+    /// Gives `default/web` a slice with these nodes in place of its first one.
+    pub(crate) fn set_endpoints(&mut self, nodes: &[&str]) {
+        self.updater.apply_slice(&slice("default/web-1", "web", nodes));
     }
 
     /// Adds a Service and what cloud-controller-manager makes for it on a load balancer.
@@ -195,6 +188,11 @@ impl World {
         addresses
     }
 
+    /// The addresses of the pool of `default/web`.
+    pub(crate) fn members(&self) -> Vec<String> {
+        self.addresses("lb", "default-web")
+    }
+
     /// All load balancers are read.
     pub(crate) fn observe(&mut self) {
         let names: BTreeSet<&str> = self.pools.keys().map(PoolKey::load_balancer).collect();
@@ -204,15 +202,10 @@ impl World {
 
     /// A load balancer as ARM has it now.
     pub(crate) fn read(&self, load_balancer: &str) -> Observation {
-        let own = self
-            .pools
-            .iter()
-            .filter(|(key, _)| key.load_balancer() == load_balancer);
+        let is_own = |key: &PoolKey| key.load_balancer() == load_balancer;
+        let own = self.pools.iter().filter(|(key, _)| is_own(key));
         let pools: Vec<_> = own.map(|(_, document)| document.clone()).collect();
-        let own = self
-            .rules
-            .iter()
-            .filter(|(key, _)| key.load_balancer() == load_balancer);
+        let own = self.rules.iter().filter(|(key, _)| is_own(key));
         let id =
             format!("/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/{load_balancer}");
         let rules = own.flat_map(|(key, rules)| {
@@ -228,6 +221,30 @@ impl World {
         }
     }
 
+    /// Begins a tick, and compares all Services at once.
+    pub(crate) fn compare_all(&mut self) {
+        self.updater.begin_tick(self.now);
+        self.updater.compare_some(self.now, usize::MAX);
+    }
+
+    /// The parts of a tick before the Lease, at once. Returns whether something is eligible.
+    pub(crate) fn prepare_tick(&mut self) -> bool {
+        self.compare_all();
+        self.updater.is_tick_eligible(self.now)
+    }
+
+    /// A tick up to its writes, for which something is eligible.
+    pub(crate) fn begin_tick(&mut self) {
+        assert!(self.prepare_tick());
+        self.updater.drain(self.now);
+    }
+
+    pub(crate) fn ticks(&mut self, count: u32) {
+        for _ in 0..count {
+            self.tick();
+        }
+    }
+
     /// Time passes until the next tick, and the tick.
     pub(crate) fn tick(&mut self) {
         self.now += INTERVAL;
@@ -235,10 +252,7 @@ impl World {
     }
 
     pub(crate) fn tick_now(&mut self) {
-        if !prepare_tick(&mut self.updater, self.now) {
-            return;
-        }
-        if self.lease_is_held {
+        if !self.prepare_tick() || self.lease_is_held {
             return;
         }
         self.leases += 1;
