@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate_azure::{AdminState, ArmError, NetworkInterfaceId};
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::SignalRules;
+use headgate_core::node::{NodeHold, SignalRules};
 use headgate_core::service::{NamespacedName, Service};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -284,6 +284,17 @@ pub(super) fn held_by_minimum() -> HeldFor {
     HeldFor {
         minimum: true,
         ..HeldFor::default()
+    }
+}
+
+/// A hold that an agent obeys, in these pools and for these signals.
+pub(super) fn hold(pools: &[&str], signals: &[&str]) -> NodeHold {
+    let set = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    NodeHold {
+        pools: set(pools),
+        probes_headgate: true,
+        signals: set(signals),
+        ..NodeHold::default()
     }
 }
 

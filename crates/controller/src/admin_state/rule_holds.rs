@@ -56,8 +56,8 @@ impl RuleHoldTracker {
                 None => holds.get(&node.name).is_some_and(DesiredHold::is_recorded),
             };
             if !is_reported {
-                let note = note(&entries, &held_for, &signals);
-                events.push(NodeEvent::new(node, HELD_BACK, note));
+                let text = note(&entries, &held_for, &signals);
+                events.push(NodeEvent::new(node, HELD_BACK, text));
             }
             reported.insert((*uid).to_owned(), held_for);
         }

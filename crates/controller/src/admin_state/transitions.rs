@@ -76,20 +76,20 @@ pub(super) struct NodeEvent {
 }
 
 impl NodeEvent {
-    /// An event with this note, which is cut to [`MAX_NOTE_BYTES`].
-    pub(super) fn new(node: &Arc<ClusterNode>, kind: EventKind, note: String) -> Self {
+    /// An event with this text as its note, which is cut to [`MAX_NOTE_BYTES`].
+    pub(super) fn new(node: &Arc<ClusterNode>, kind: EventKind, text: String) -> Self {
         Self {
             node: Arc::clone(node),
             kind,
-            note: truncate(note),
+            note: truncate(text),
         }
     }
 
     /// The event on a signalled Node if the work of the term cannot start.
     pub(super) fn work_not_started(node: &Arc<ClusterNode>, reason: &str) -> Self {
         let reason = reason.trim_end_matches('.');
-        let note = format!("Admin state not updated: {reason}. headgate retries at growing intervals.");
-        Self::new(node, UPDATE_FAILED, note)
+        let text = format!("Admin state not updated: {reason}. headgate retries at growing intervals.");
+        Self::new(node, UPDATE_FAILED, text)
     }
 
     /// The event on the leader's own Node when the Nodes have become stale.
@@ -267,8 +267,8 @@ impl TransitionTracker {
                     let since = since.filter(|since| self.held_back.get(&node.uid) != Some(since));
                     let took = since.map(|since| reads.now.mono.saturating_duration_since(since));
                     effects.signal_to_down.extend(took);
-                    let note = down_note(&statuses(&new), &signals.unwrap_or_default());
-                    effects.events.push(NodeEvent::new(node, DOWN, note));
+                    let text = down_note(&statuses(&new), &signals.unwrap_or_default());
+                    effects.events.push(NodeEvent::new(node, DOWN, text));
                 }
             }
             TargetState::None => {
@@ -280,8 +280,8 @@ impl TransitionTracker {
                 // Without this stage there was no event about the `Down`, either.
                 if restored.iter().any(|entry| entry.stage() == Some(LedgerStage::Down)) {
                     let left = reads.targets.left_out_of_service_while_ready(node);
-                    let note = none_note(&statuses(&restored), left);
-                    effects.events.push(NodeEvent::new(node, NONE, note));
+                    let text = none_note(&statuses(&restored), left);
+                    effects.events.push(NodeEvent::new(node, NONE, text));
                 }
             }
             TargetState::Unchanged => {}
@@ -315,8 +315,8 @@ impl TransitionTracker {
             ErrorClass::Stale | ErrorClass::Retriable => "headgate retries",
         };
         let message = error.message.trim_end_matches('.');
-        let note = format!("Admin state not updated: {message}. {outlook}{remedy}.");
-        effects.events.push(NodeEvent::new(node, kind, note));
+        let text = format!("Admin state not updated: {message}. {outlook}{remedy}.");
+        effects.events.push(NodeEvent::new(node, kind, text));
     }
 
     /// Warns once about each pool in which no entry gets new connections because of a signal.

@@ -1,11 +1,10 @@
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::NodeHold;
 use proptest::prelude::*;
 
 use super::super::fixtures::{
-    Cluster, DRAIN, add_interface, guarded_by, ledger, lookups, node, plan_inputs, target_states, view,
+    Cluster, DRAIN, add_interface, guarded_by, hold, ledger, lookups, node, plan_inputs, target_states, view,
 };
 use super::super::ledger::LedgerStage;
 use super::super::plan::{PlanInputs, plan};
@@ -20,15 +19,6 @@ fn guard(minimum_in_service: IntOrPercent) -> GuardSettings {
     GuardSettings {
         minimum_in_service,
         ..GuardSettings::DISABLED
-    }
-}
-
-fn recorded_hold() -> NodeHold {
-    NodeHold {
-        pools: ["lb/p".to_owned()].into(),
-        probes_headgate: true,
-        signals: [DRAIN.to_owned()].into(),
-        ..NodeHold::default()
     }
 }
 
@@ -234,7 +224,7 @@ fn next_leader_keeps_the_choice_that_is_recorded_on_the_node() {
     for number in 1..=3 {
         cluster.set(number, &[DRAIN]);
     }
-    cluster.nodes[2].hold = Some(recorded_hold());
+    cluster.nodes[2].hold = Some(hold(&["lb/p"], &[DRAIN]));
     cluster.settle();
     assert_eq!(cluster.held(), ["u3"]);
 }
@@ -484,7 +474,7 @@ proptest! {
                     let held = std::mem::take(&mut cluster.held);
                     for node in &mut cluster.nodes {
                         let is_held = is_recorded && held.iter().any(|(_, uid)| *uid == node.uid);
-                        node.hold = is_held.then(recorded_hold);
+                        node.hold = is_held.then(|| hold(&["lb/p"], &[DRAIN]));
                     }
                 }
             }

@@ -1,17 +1,8 @@
-use super::super::fixtures::{DRAIN, node};
+use super::super::fixtures::{DRAIN, hold, node};
 use super::*;
 
-fn hold_for(signals: &[&str]) -> NodeHold {
-    NodeHold {
-        pools: ["lb/p".to_owned()].into(),
-        probes_headgate: true,
-        signals: signals.iter().map(ToString::to_string).collect(),
-        ..NodeHold::default()
-    }
-}
-
 fn desired_of(number: u8, signals: &[&str]) -> (String, DesiredHold) {
-    let hold = DesiredHold::new(&Arc::new(node(number, &[DRAIN])), hold_for(signals));
+    let hold = DesiredHold::new(&Arc::new(node(number, &[DRAIN])), hold(&["lb/p"], signals));
     (format!("n{number}"), hold)
 }
 
@@ -24,7 +15,7 @@ fn recorded_with(nodes: &[(&str, &str)], signals: &[&str]) -> RecordedHolds {
     let pair = |(name, uid): &(&str, &str)| {
         let mut held = node(1, &[DRAIN]);
         (held.name, held.uid) = ((*name).to_owned(), (*uid).to_owned());
-        held.hold = Some(hold_for(signals));
+        held.hold = Some(hold(&["lb/p"], signals));
         ((*name).to_owned(), Arc::new(held))
     };
     nodes.iter().map(pair).collect()

@@ -2,7 +2,8 @@ use headgate_core::clock::Clock;
 use headgate_core::node::{NodeHold, Signal, SignalRules};
 
 use super::super::fixtures::{
-    DRAIN, OUT, guarded_by, held_by_brake, held_for, ledger, node, plan_inputs, planned, status, target_states, view,
+    DRAIN, OUT, guarded_by, held_by_brake, held_for, hold, ledger, node, plan_inputs, planned, status, target_states,
+    view,
 };
 use super::super::plan::{PlanInputs, plan};
 use super::super::planner::LoadBalancerStatus;
@@ -131,19 +132,10 @@ fn event_is_recorded_once_for_each_hold() {
     assert!(note.ends_with("may record a hold on a Node."), "{note}");
 }
 
-fn recorded_hold(pools: &[&str]) -> NodeHold {
-    NodeHold {
-        pools: pools.iter().map(ToString::to_string).collect(),
-        probes_headgate: true,
-        signals: [DRAIN.to_owned()].into(),
-        ..NodeHold::default()
-    }
-}
-
 #[test]
 fn recorded_hold_stays_until_its_load_balancer_is_planned() {
     let mut recorded = node(2, &[DRAIN, "new"]);
-    recorded.hold = Some(recorded_hold(&["lb/a", "other/p"]));
+    recorded.hold = Some(hold(&["lb/a", "other/p"], &[DRAIN]));
     let nodes = [node(1, &[]), recorded];
     let named = |name: &str| Unplanned::Named([name.to_owned()].into());
     for (unplanned, expected) in [
@@ -171,7 +163,7 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
 #[test]
 fn load_balancer_with_interfaces_that_are_not_looked_up_keeps_recorded_holds_and_asks_for_none() {
     let mut recorded = node(2, &[DRAIN]);
-    recorded.hold = Some(recorded_hold(&["lb/a"]));
+    recorded.hold = Some(hold(&["lb/a"], &[DRAIN]));
     let nodes = [node(1, &[DRAIN]), recorded];
     let unplanned = Unplanned::Named(["lb".to_owned()].into());
     for (awaits_lookups, expected) in [(false, vec!["n1", "n2"]), (true, vec!["n2"])] {
@@ -185,7 +177,7 @@ fn recorded_hold_stays_as_it_was_while_its_node_has_a_signal_of_any_kind() {
     let recorded = NodeHold {
         pending: ["unschedulable".to_owned()].into(),
         reason: "too few others can serve".to_owned(),
-        ..recorded_hold(&["lb/a"])
+        ..hold(&["lb/a"], &[DRAIN])
     };
     let kept = |change: fn(&mut ClusterNode)| {
         let mut third = node(3, &[]);
@@ -238,7 +230,7 @@ fn event_says_that_a_hold_has_too_many_signals() {
 #[test]
 fn hold_of_an_earlier_leader_has_its_event_already() {
     let mut recorded = node(1, &[DRAIN]);
-    recorded.hold = Some(recorded_hold(&["lb/a"]));
+    recorded.hold = Some(hold(&["lb/a"], &[DRAIN]));
     let held = holds(&[recorded, node(2, &[DRAIN])]);
     let mut tracker = HoldTracker::default();
     assert!(tracker.evaluate(&held, &GUARD).is_empty());

@@ -212,10 +212,7 @@ mod tests {
             set(&mut read, &pool, "1", down);
         }
         let text = encode(1, &ledger).unwrap();
-        assert!(
-            text.contains(r#"[[{"down 1970-01-01T00:00:05Z":[0,1]},["1"]]]"#),
-            "{text}"
-        );
+        headgate_test_kubernetes::assert_contains!(text, r#"[[{"down 1970-01-01T00:00:05Z":[0,1]},["1"]]]"#);
         assert_eq!(Contents::parse(&text).unwrap().ledger, read);
     }
 

@@ -1,6 +1,7 @@
 use headgate_core::clock::Clock;
-use headgate_core::node::{ENDED_PERIOD_TTL, MarkerStatus, NodeHold, SignalRules};
+use headgate_core::node::{ENDED_PERIOD_TTL, MarkerStatus, SignalRules};
 
+use super::super::fixtures::hold;
 use super::*;
 use crate::pool::{NodeMatcher, Taint};
 
@@ -15,6 +16,24 @@ fn node(uid: &str, taints: &[&str]) -> ClusterNode {
         ..ClusterNode::default()
     };
     node.with_signals(&rules())
+}
+
+fn named(name: &str, taints: &[&str]) -> ClusterNode {
+    ClusterNode {
+        name: name.into(),
+        ..node(name, taints)
+    }
+}
+
+fn later(start: Moment, seconds: u32) -> Moment {
+    Moment {
+        mono: start.mono + seconds * SECOND,
+        ..start
+    }
+}
+
+fn target_of_u(states: &TargetStates, now: Instant) -> TargetState {
+    states.target_state(&node("u", &[]), now)
 }
 
 fn rules() -> SignalRules {
@@ -50,10 +69,7 @@ async fn ends_of_a_signal_that_flaps_count_half_a_minute_apart() {
 #[test]
 fn a_signal_that_flapped_damps_from_the_debounce_to_the_end_that_counts() {
     let start = Clock::System.now();
-    let at = |second: u32| Moment {
-        mono: start.mono + second * SECOND,
-        ..start
-    };
+    let at = |second| later(start, second);
     let guards = |states: &TargetStates, second| {
         let guarded = states.guarded_nodes(at(second).mono);
         guarded.may_match(&NodeMatcher::Name("n".into()), &InterfaceCache::default())
@@ -90,16 +106,14 @@ fn own_condition_leads_to_no_other_plan_and_is_published() {
     let generation = states.generation;
     assert!(states.apply(marked("True", &["drain"]), now), "it is published");
     assert_eq!(states.generation, generation);
-    assert_eq!(
-        states.nodes.by_name("n").unwrap().marker.as_ref().unwrap().status,
-        MarkerStatus::True
-    );
+    let published = states.nodes.by_name("n").unwrap().marker.as_ref();
+    assert_eq!(published.unwrap().status, MarkerStatus::True);
     assert!(!states.apply(marked("True", &["drain"]), now));
     assert_eq!(states.unsettled_nodes().count(), 1);
     // With anything else it counts.
     assert!(states.apply(marked("False", &[]), now));
     assert_eq!(states.generation, generation + 1);
-    assert_eq!(states.target_state(&node("u", &[]), now.mono), TargetState::Unchanged);
+    assert_eq!(target_of_u(&states, now.mono), TargetState::Unchanged);
     assert!(states.apply(node("other", &[]), now) && states.generation == generation + 2);
     assert_eq!(states.unsettled_nodes().count(), 0);
 }
@@ -110,36 +124,31 @@ async fn signal_counts_at_once_and_its_end_after_the_debounce() {
     let mut states = TargetStates::default();
     let start = clock.now();
     assert!(states.apply(node("u", &["other"]), start));
-    assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::None);
+    assert_eq!(target_of_u(&states, start.mono), TargetState::None);
     assert!(states.apply(node("u", &["drain"]), start));
     assert!(!states.apply(node("u", &["drain"]), start), "unchanged");
-    assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::Down);
+    assert_eq!(target_of_u(&states, start.mono), TargetState::Down);
 
     tokio::time::advance(SECOND).await;
     states.apply(node("u", &[]), clock.now());
     let cleared = clock.now().mono;
     assert!(!states.left_out_of_service_while_ready(&node("u", &[])));
-    assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Unchanged);
+    assert_eq!(target_of_u(&states, cleared), TargetState::Unchanged);
     assert_eq!(states.next_deadline(cleared), Some(cleared + DEBOUNCE));
     // Another taint takes its place: the same period continues.
     states.apply(node("u", &[OUT_OF_SERVICE_TAINT]), clock.now());
-    assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Down);
+    assert_eq!(target_of_u(&states, cleared), TargetState::Down);
     assert_eq!(states.signal_period(&node("u", &[])).unwrap().since, start);
     states.apply(node("u", &[]), clock.now());
-    assert_eq!(
-        states.target_state(&node("u", &[]), cleared + DEBOUNCE),
-        TargetState::None
-    );
+    assert_eq!(target_of_u(&states, cleared + DEBOUNCE), TargetState::None);
     assert!(states.left_out_of_service_while_ready(&node("u", &[])));
     let mut excluded = node("u", &[]);
     excluded.excluded = Some("label");
     states.apply(excluded, clock.now());
     assert!(states.left_out_of_service_while_ready(&node("u", &[])));
     assert!(states.has_signal_periods());
-    assert_eq!(
-        states.next_deadline(cleared + DEBOUNCE),
-        Some(cleared + ENDED_PERIOD_TTL)
-    );
+    let deadline = states.next_deadline(cleared + DEBOUNCE);
+    assert_eq!(deadline, Some(cleared + ENDED_PERIOD_TTL));
     states.drop_ended_periods(cleared + ENDED_PERIOD_TTL - SECOND);
     assert!(states.has_signal_periods());
     states.drop_ended_periods(cleared + ENDED_PERIOD_TTL);
@@ -176,37 +185,25 @@ async fn cordon_counts_once_it_has_lasted_and_restores_nothing_before() {
     assert_eq!(states.target_state(&cordoned("u"), start), TargetState::Unchanged);
     assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND));
     tokio::time::advance(9 * SECOND).await;
-    states.apply(
-        ClusterNode {
-            ready: false,
-            ..cordoned("u")
-        },
-        clock.now(),
-    );
+    let mut not_ready = cordoned("u");
+    not_ready.ready = false;
+    states.apply(not_ready, clock.now());
     assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND), "observed again");
     tokio::time::advance(SECOND).await;
     states.advance_generation(clock.now());
     assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
     states.apply(cordoned("u"), clock.now());
     assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
-    assert_eq!(
-        states.signal_period(&cordoned("u")).unwrap().names(),
-        ["unschedulable".to_owned()].into()
-    );
+    let names = states.signal_period(&cordoned("u")).unwrap().names();
+    assert_eq!(names, ["unschedulable".to_owned()].into());
     states.apply(node("u", &[]), clock.now());
     tokio::time::advance(SECOND).await;
-    assert_eq!(
-        states.target_state(&node("u", &[]), clock.now().mono),
-        TargetState::None
-    );
+    assert_eq!(target_of_u(&states, clock.now().mono), TargetState::None);
     // The end of a cordon that did not count changes nothing.
     states.apply(cordoned("u"), clock.now());
     states.apply(node("u", &[]), clock.now());
     tokio::time::advance(60 * SECOND).await;
-    assert_eq!(
-        states.target_state(&node("u", &[]), clock.now().mono),
-        TargetState::None
-    );
+    assert_eq!(target_of_u(&states, clock.now().mono), TargetState::None);
     states.apply(cordoned("u"), clock.now());
     states.apply(cordoned("v"), clock.now());
     states.remove("n");
@@ -218,12 +215,7 @@ async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
     let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
     let held = |signal: &str| ClusterNode {
         signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
-        hold: Some(NodeHold {
-            pools: ["lb/pool".to_owned()].into(),
-            probes_headgate: true,
-            signals: [signal.to_owned()].into(),
-            ..NodeHold::default()
-        }),
+        hold: Some(hold(&["lb/pool"], &[signal])),
         ..node("u", &[])
     };
     for (signal, target) in [("unschedulable", TargetState::Down), ("other", TargetState::Unchanged)] {
@@ -320,10 +312,7 @@ fn what_only_maintenances_read_leads_to_no_other_plan() {
 fn a_hold_alone_leads_to_plans_of_those_that_chose_by_holds() {
     let now = Clock::System.now();
     let held = |taints: &[&str], signals: &[&str]| ClusterNode {
-        hold: Some(NodeHold {
-            signals: signals.iter().map(ToString::to_string).collect(),
-            ..NodeHold::default()
-        }),
+        hold: Some(hold(&[], signals)),
         ..node("u", taints)
     };
     let mut states = TargetStates::default();
@@ -358,10 +347,6 @@ fn a_hold_alone_leads_to_plans_of_those_that_chose_by_holds() {
 #[test]
 fn a_list_adds_changes_and_removes_nodes() {
     let now = Clock::System.now();
-    let named = |name: &str, taints: &[&str]| ClusterNode {
-        name: name.into(),
-        ..node(name, taints)
-    };
     let list = |nodes: &[ClusterNode]| -> BTreeMap<String, Arc<ClusterNode>> {
         let nodes = nodes.iter().cloned();
         nodes.map(|node| (node.name.clone(), Arc::new(node))).collect()
@@ -369,10 +354,7 @@ fn a_list_adds_changes_and_removes_nodes() {
     let mut states = TargetStates::default();
     let first = list(&[named("b", &["drain"]), named("c", &[]), named("d", &[])]);
     states.update(&first, now);
-    let later = Moment {
-        mono: now.mono + SECOND,
-        ..now
-    };
+    let later = later(now, 1);
     let mut second = list(&[named("a", &[]), named("b", &["drain", "other"])]);
     second.insert("d".into(), Arc::clone(&first["d"]));
     states.update(&second, later);
@@ -393,10 +375,7 @@ fn a_list_adds_changes_and_removes_nodes() {
 #[test]
 fn a_node_that_is_not_ready_is_lost_after_a_while_and_a_new_one_of_its_name_is_not() {
     let now = Clock::System.now();
-    let at = |second: u32| Moment {
-        mono: now.mono + second * SECOND,
-        ..now
-    };
+    let at = |second| later(now, second);
     let not_ready = |uid: &str, taints: &[&str]| ClusterNode {
         ready: false,
         not_ready_since: Some(now.wall - jiff::SignedDuration::from_secs(50)),
@@ -421,18 +400,15 @@ fn a_node_that_is_not_ready_is_lost_after_a_while_and_a_new_one_of_its_name_is_n
 #[test]
 fn only_nodes_that_can_have_an_agent_are_candidates() {
     let now = Clock::System.now();
-    let named = |name: &str, lacks_agent| ClusterNode {
-        name: name.to_owned(),
-        lacks_agent,
-        ..node(name, &[])
-    };
     let mut states = TargetStates::default();
     for (other, lacks_agent, nodes, has_healthy_peer) in [
         ("own", false, 1, false),
         ("windows", true, 1, false),
         ("linux", false, 2, true),
     ] {
-        states.apply(named(other, lacks_agent), now);
+        let mut other_node = named(other, &[]);
+        other_node.lacks_agent = lacks_agent;
+        states.apply(other_node, now);
         let expected = NodeSummary {
             nodes,
             has_healthy_peer,
@@ -450,11 +426,7 @@ fn signals_are_counted_by_their_nodes() {
         ("b", &["drain", OUT_OF_SERVICE_TAINT]),
         ("c", &[]),
     ] {
-        let named = ClusterNode {
-            name: name.into(),
-            ..node(name, taints)
-        };
-        states.apply(named, now);
+        states.apply(named(name, taints), now);
     }
     let counts = [("drain".to_owned(), 2), (OUT_OF_SERVICE_TAINT.to_owned(), 1)];
     assert_eq!(states.nodes_by_signal(), counts.into());

@@ -12,6 +12,7 @@ use super::super::settings::AdminStateMode;
 use super::super::target_states::TargetStates;
 use super::*;
 use crate::pool::{EntryKey, Listing, UnreadablePool};
+use headgate_test_kubernetes::assert_contains;
 
 /// The pools of one load balancer.
 type Pools<'a> = [PoolFixture<'a>];
@@ -97,51 +98,33 @@ fn reasons(events: &[Event]) -> Vec<(&'static str, &str)> {
         .collect()
 }
 
+/// The entries of a pool with node 1, and another one in service.
+const UP: &[(u8, &str)] = &[(1, "-"), (2, "-")];
+const OUT: &[(u8, &str)] = &[(1, "Down"), (2, "-")];
+const BACK: &[(u8, &str)] = &[(1, "None"), (2, "-")];
+
+fn terminal(code: &str, message: &str) -> LastError {
+    LastError::new(ErrorClass::Terminal, code, message.to_owned(), None)
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_transition_gets_one_event() {
     let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[])], &[]);
-    assert!(
-        scenario
-            .evaluate_pools(&[("p", &[(1, "-"), (2, "-")], true), ("q", &[(1, "-"), (2, "-")], true)])
-            .is_empty(),
-        "nothing is Down yet"
-    );
+    let events = scenario.evaluate_pools(&[("p", UP, true), ("q", UP, true)]);
+    assert!(events.is_empty(), "nothing is Down yet");
     scenario.ledger.apply(ledger_change("p", 1, LedgerStage::Intended));
     scenario.ledger.apply(ledger_change("q", 1, LedgerStage::Intended));
-    assert!(
-        scenario
-            .evaluate_pools(&[
-                ("p", &[(1, "Down"), (2, "-")], true),
-                ("q", &[(1, "-"), (2, "-")], true)
-            ])
-            .is_empty(),
-        "one of two pools"
-    );
-    let done: &Pools<'_> = &[
-        ("p", &[(1, "Down"), (2, "-")], true),
-        ("q", &[(1, "Down"), (2, "-")], true),
-    ];
+    let events = scenario.evaluate_pools(&[("p", OUT, true), ("q", UP, true)]);
+    assert!(events.is_empty(), "one of two pools");
+    let done: &Pools<'_> = &[("p", OUT, true), ("q", OUT, true)];
     let events = scenario.evaluate_pools(done);
     assert_eq!(reasons(&events), [("LoadBalancerAdminStateDown", "n1")]);
     assert_eq!(events[0].2, "Down in lb/p, lb/q because of drain: no new connections.");
-    assert_eq!(
-        scenario.stages(),
-        [
-            ("p1".to_owned(), LedgerStage::Down),
-            ("q1".to_owned(), LedgerStage::Down)
-        ]
-        .into()
-    );
+    let stages = ["p1", "q1"].map(|entry| (entry.to_owned(), LedgerStage::Down));
+    assert_eq!(scenario.stages(), stages.into());
     assert!(scenario.evaluate_pools(done).is_empty(), "once");
     // A `Down` that was lost and written again is the same transition.
-    assert!(
-        scenario
-            .evaluate_pools(&[
-                ("p", &[(1, "-"), (2, "-")], true),
-                ("q", &[(1, "Down"), (2, "-")], true)
-            ])
-            .is_empty()
-    );
+    assert!(scenario.evaluate_pools(&[("p", UP, true), ("q", OUT, true)]).is_empty());
     assert!(scenario.evaluate_pools(done).is_empty());
 
     scenario.targets.apply(node(1, &[]), scenario.clock.now());
@@ -150,16 +133,10 @@ async fn each_transition_gets_one_event() {
     scenario.targets.advance_generation(scenario.clock.now());
     assert!(
         scenario
-            .evaluate_pools(&[
-                ("p", &[(1, "None"), (2, "-")], true),
-                ("q", &[(1, "Down"), (2, "-")], true)
-            ])
+            .evaluate_pools(&[("p", BACK, true), ("q", OUT, true)])
             .is_empty()
     );
-    let back: &Pools<'_> = &[
-        ("p", &[(1, "None"), (2, "-")], true),
-        ("q", &[(1, "None"), (2, "-")], true),
-    ];
+    let back: &Pools<'_> = &[("p", BACK, true), ("q", BACK, true)];
     let events = scenario.evaluate_pools(back);
     assert_eq!(reasons(&events), [("LoadBalancerRestored", "n1")]);
     assert_eq!(
@@ -174,16 +151,9 @@ async fn each_transition_gets_one_event() {
 async fn no_event_while_an_entry_is_in_service() {
     let recorded = [("p", 1, LedgerStage::Intended), ("q", 1, LedgerStage::Intended)];
     let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &recorded);
-    let partly: &Pools<'_> = &[
-        ("p", &[(1, "Down"), (2, "-")], true),
-        ("q", &[(1, "Up"), (2, "-")], true),
-    ];
+    let partly: &Pools<'_> = &[("p", OUT, true), ("q", &[(1, "Up"), (2, "-")], true)];
     assert!(scenario.evaluate_pools(partly).is_empty(), "another writer keeps it up");
-    let out: &Pools<'_> = &[
-        ("p", &[(1, "Down"), (2, "-")], true),
-        ("q", &[(1, "Down"), (2, "-")], true),
-    ];
-    let events = scenario.evaluate_pools(out);
+    let events = scenario.evaluate_pools(&[("p", OUT, true), ("q", OUT, true)]);
     assert_eq!(reasons(&events), [("LoadBalancerAdminStateDown", "n1")]);
     assert_eq!(events[0].2, "Down in lb/p, lb/q because of drain: no new connections.");
 }
@@ -191,9 +161,9 @@ async fn no_event_while_an_entry_is_in_service() {
 #[tokio::test(start_paused = true)]
 async fn no_event_before_every_load_balancer_has_planned() {
     let mut scenario = Scenario::new(&[node(1, &[])], &[("p", 1, LedgerStage::Intended)]);
-    let behind = scenario.status(&[("q", &[(1, "-"), (2, "-")], true)]);
+    let behind = scenario.status(&[("q", UP, true)]);
     scenario.targets.apply(node(1, &[DRAIN]), scenario.clock.now());
-    let done = scenario.status(&[("p", &[(1, "Down"), (2, "-")], true)]);
+    let done = scenario.status(&[("p", OUT, true)]);
     assert!(scenario.evaluate(&[behind, done.clone()]).is_empty());
     let nothing = scenario.status(&[("q", &[(2, "-")], true)]);
     let never = LoadBalancerStatus::default();
@@ -207,11 +177,7 @@ async fn no_event_before_every_load_balancer_has_planned() {
 #[tokio::test(start_paused = true)]
 async fn new_leader_does_not_repeat_events() {
     let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &[("p", 1, LedgerStage::Down)]);
-    assert!(
-        scenario
-            .evaluate_pools(&[("p", &[(1, "Down"), (2, "-")], true)])
-            .is_empty()
-    );
+    assert!(scenario.evaluate_pools(&[("p", OUT, true)]).is_empty());
     // A foreign admin state gets no event.
     let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[DRAIN])], &[]);
     assert!(
@@ -227,16 +193,9 @@ async fn event_names_pools_where_down_has_no_effect() {
         &[node(1, &[DRAIN])],
         &[("p", 1, LedgerStage::Intended), ("q", 1, LedgerStage::Intended)],
     );
-    let events = scenario.evaluate_pools(&[
-        ("p", &[(1, "Down"), (2, "-")], true),
-        ("q", &[(1, "Down"), (2, "-")], false),
-    ]);
-    assert!(
-        events[0]
-            .2
-            .ends_with("It has no effect in lb/q: no rule of it has a health probe."),
-        "{events:?}"
-    );
+    let events = scenario.evaluate_pools(&[("p", OUT, true), ("q", OUT, false)]);
+    let effect = "It has no effect in lb/q: no rule of it has a health probe.";
+    assert!(events[0].2.ends_with(effect), "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,18 +204,15 @@ async fn event_names_the_draining_taint_after_out_of_service_was_removed() {
     let mut scenario = Scenario::new(&[node(1, &[out_of_service])], &[("p", 1, LedgerStage::Down)]);
     scenario.targets.apply(node(1, &[]), scenario.clock.now());
     tokio::time::advance(Duration::from_secs(1)).await;
-    let events = scenario.evaluate_pools(&[("p", &[(1, "None"), (2, "-")], true)]);
-    assert!(
-        events[0].2.contains("use cloudprovider.azure.microsoft.com/draining"),
-        "{events:?}"
-    );
+    let events = scenario.evaluate_pools(&[("p", BACK, true)]);
+    assert_contains!(events[0].2, "use cloudprovider.azure.microsoft.com/draining");
 }
 
 #[tokio::test(start_paused = true)]
 async fn failure_gets_an_event_at_its_start_at_a_change_and_every_five_minutes() {
     let error = |class, code: &str| Some(LastError::new(class, code, format!("ARM said {code}"), None));
     let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &[]);
-    let pools: &Pools<'_> = &[("p", &[(1, "-"), (2, "-")], true)];
+    let pools: &Pools<'_> = &[("p", UP, true)];
     let count = |scenario: &mut Scenario| scenario.evaluate_pools(pools).len();
     scenario.last_error = error(ErrorClass::Retriable, "Throttled");
     let events = scenario.evaluate_pools(pools);
@@ -285,23 +241,15 @@ async fn failure_gets_an_event_at_its_start_at_a_change_and_every_five_minutes()
 #[tokio::test(start_paused = true)]
 async fn failed_list_gets_an_event_on_every_signalled_node() {
     let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[])], &[]);
-    let error = LastError::new(
-        ErrorClass::Terminal,
-        "AuthorizationFailed",
-        "ARM answered 403".to_owned(),
-        None,
-    );
     let listing = Listing {
-        last_error: Some(error),
+        last_error: Some(terminal("AuthorizationFailed", "ARM answered 403")),
         ..Listing::default()
     };
     let effects = scenario.effects(&[], &listing);
-    let events: Vec<_> = effects
-        .events
-        .iter()
-        .map(|event| (event.kind, event.node.name.as_str()))
-        .collect();
-    assert_eq!(events, [(FORBIDDEN[0].1, "n1")]);
+    let [event] = &effects.events[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((event.kind, event.node.name.as_str()), (FORBIDDEN[0].1, "n1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -317,12 +265,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
     );
     scenario.unreadable_pools = vec![UnreadablePool {
         pool: pool_id("p"),
-        last_error: LastError::new(
-            ErrorClass::Terminal,
-            "InvalidResourceType",
-            "nic cannot be read".to_owned(),
-            None,
-        ),
+        last_error: terminal("InvalidResourceType", "nic cannot be read"),
     }];
     let pools: &Pools<'_> = &[
         ("p", &[(1, "Down"), (8, "-")], true),
@@ -334,11 +277,8 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
         [("LoadBalancerUpdateFailed", "n2")],
         "node 1 has an entry there, node 3 has no signal"
     );
-    assert!(
-        events[0]
-            .2
-            .starts_with("Admin state not updated: nic cannot be read. headgate retries at growing intervals")
-    );
+    let note = "Admin state not updated: nic cannot be read. headgate retries at growing intervals";
+    assert!(events[0].2.starts_with(note), "{events:?}");
     assert!(scenario.evaluate_pools(pools).is_empty(), "once");
     let error = &mut scenario.unreadable_pools[0].last_error;
     (error.class, error.message) = (ErrorClass::Retriable, "nic cannot be read.".to_owned());
@@ -360,12 +300,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
         ("p", &[(1, "Down"), (8, "-")], true),
         ("q", &[(2, "-"), (8, "-")], true),
     ];
-    scenario.last_error = Some(LastError::new(
-        ErrorClass::Terminal,
-        "ScopeLocked",
-        "locked".to_owned(),
-        None,
-    ));
+    scenario.last_error = Some(terminal("ScopeLocked", "locked"));
     let events = scenario.evaluate_pools(other);
     assert!(events.len() == 1 && events[0].2.contains("locked"), "{events:?}");
     scenario.unreadable_pools.clear();
@@ -376,7 +311,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
 #[tokio::test(start_paused = true)]
 async fn pool_without_an_eligible_entry_gets_one_warning() {
     let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[DRAIN])], &[]);
-    let pools: &Pools<'_> = &[("q", &[(2, "-"), (9, "-")], true), ("p", &[(1, "-"), (2, "-")], true)];
+    let pools: &Pools<'_> = &[("q", &[(2, "-"), (9, "-")], true), ("p", UP, true)];
     let events = scenario.evaluate_pools(pools);
     assert_eq!(reasons(&events), [("LoadBalancerPoolEmpty", "n1")]);
     assert!(scenario.evaluate_pools(pools).is_empty());
@@ -413,12 +348,9 @@ async fn what_arm_forbids_has_a_reason_of_its_own_on_the_node() {
             "ARM answered 403".to_owned(),
             None,
         ));
-        let events = scenario.evaluate_pools(&[("p", &[(1, "-"), (2, "-")], true)]);
+        let events = scenario.evaluate_pools(&[("p", UP, true)]);
         assert_eq!(reasons(&events), [(reason, "n1")]);
-        assert!(
-            events[0].2.contains("ARM answered 403") && events[0].2.contains(words),
-            "{events:?}"
-        );
+        assert_contains!(events[0].2, "ARM answered 403", words);
     }
 }
 

@@ -16,6 +16,9 @@ use crate::pool::LastError;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// How a scenario differs from the usual one.
+type Change<'a> = &'a dyn Fn(&mut Scenario);
+
 /// A load balancer, and how it is known.
 struct Scenario {
     nodes: Vec<ClusterNode>,
@@ -87,12 +90,8 @@ impl Scenario {
         };
         listing.load_balancers.insert(read.id.clone(), Arc::new(view(listed)));
         if self.has_list_failed {
-            listing.last_error = Some(LastError {
-                class: ErrorClass::Retriable,
-                code: "ServiceUnavailable".to_owned(),
-                message: "m".to_owned(),
-                since: now,
-            });
+            let error = LastError::new(ErrorClass::Retriable, "ServiceUnavailable", "m".to_owned(), None);
+            listing.last_error = Some(error);
         }
         let load_balancers = [planned(status)];
         let now = Moment { mono: now, ..start };
@@ -261,80 +260,30 @@ fn what_is_not_proved_is_not_out() {
     contested.addresses.extend_from_slice(&nodes[1].addresses);
     let mut unknown = node(1, &[DRAIN]);
     unknown.addresses.clear();
-    let new = || Scenario::new(&nodes);
-    for (what, scenario, reason) in [
-        (
-            "not planned",
-            Scenario {
-                read_age: None,
-                ..new()
-            },
-            "NotRead",
-        ),
-        (
-            "never listed",
-            Scenario {
-                list_age: None,
-                ..new()
-            },
-            "NotRead",
-        ),
-        (
-            "an old list",
-            Scenario {
-                elapsed: 60 * SECOND,
-                list_age: Some(45 * SECOND),
-                ..new()
-            },
-            "NotRead",
-        ),
+    let listed = |elapsed, age| move |it: &mut Scenario| (it.elapsed, it.list_age) = (elapsed, Some(age));
+    let changes: [(&str, Change<'_>, &str); 9] = [
+        ("not planned", &|it| it.read_age = None, "NotRead"),
+        ("never listed", &|it| it.list_age = None, "NotRead"),
+        ("an old list", &listed(60 * SECOND, 45 * SECOND), "NotRead"),
         (
             "a list from before the signal",
-            Scenario {
-                list_age: Some(11 * SECOND),
-                ..new()
-            },
+            &|it| it.list_age = Some(11 * SECOND),
             "NotRead",
         ),
-        (
-            "interfaces",
-            Scenario {
-                covers_interfaces: false,
-                ..new()
-            },
-            "NotRead",
-        ),
-        (
-            "stale",
-            Scenario {
-                is_stale: true,
-                ..new()
-            },
-            "NodesStale",
-        ),
-        (
-            "off",
-            Scenario {
-                mode: AdminStateMode::Disabled,
-                ..new()
-            },
-            "AdminStateOff",
-        ),
-        (
-            "contested",
-            Scenario::new(&[contested, nodes[1].clone()]),
-            "AddressContested",
-        ),
-        ("no address", Scenario::new(&[unknown]), "NotIdentified"),
-    ] {
+        ("interfaces", &|it| it.covers_interfaces = false, "NotRead"),
+        ("stale", &|it| it.is_stale = true, "NodesStale"),
+        ("off", &|it| it.mode = AdminStateMode::Disabled, "AdminStateOff"),
+        ("contested", &|it| it.nodes[0] = contested.clone(), "AddressContested"),
+        ("no address", &|it| it.nodes = vec![unknown.clone()], "NotIdentified"),
+    ];
+    for (what, change, reason) in changes {
+        let mut scenario = Scenario::new(&nodes);
+        change(&mut scenario);
         let found = scenario.condition(&DOWN, &DOWN).unwrap();
         assert_eq!((found.0, found.1), ("False", reason), "{what}: {}", found.2);
     }
-    let just = Scenario {
-        elapsed: 60 * SECOND,
-        list_age: Some(44 * SECOND),
-        ..new()
-    };
+    let mut just = Scenario::new(&nodes);
+    listed(60 * SECOND, 44 * SECOND)(&mut just);
     assert_eq!(just.condition(&DOWN, &DOWN).unwrap().0, "True");
     assert!(
         just.evaluate(&DOWN, &DOWN).next_at.is_some(),
