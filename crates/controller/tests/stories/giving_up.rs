@@ -11,7 +11,7 @@ use bytes::Bytes;
 use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, Policy};
 use headgate_kubernetes::leader::{GAVE_UP_ANNOTATION, SUCCESSOR_ANNOTATION, THROTTLE_ANNOTATION, UNABLE_ANNOTATION};
-use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::{FakeApi, assert_contains};
 use hyper::Response;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
@@ -139,10 +139,7 @@ async fn leader_that_arm_does_not_answer_is_replaced_by_one_that_it_does() {
             "{action}"
         );
         let annotations = pair.annotations();
-        assert!(
-            annotations[GAVE_UP_ANNOTATION].contains("\"holder\":\"a\""),
-            "{annotations:?}"
-        );
+        assert_contains!(annotations[GAVE_UP_ANNOTATION], "\"holder\":\"a\"");
         assert!(!annotations.contains_key(UNABLE_ANNOTATION) && !annotations.contains_key(SUCCESSOR_ANNOTATION));
         assert_eq!(
             *pair.leaders["a"].failures.lock().unwrap(),

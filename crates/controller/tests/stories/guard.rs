@@ -66,8 +66,7 @@ async fn healthy(cluster: &TestCluster, nodes: usize) -> BTreeSet<usize> {
 }
 
 async fn cluster(nodes: usize, resources: &[Value], guard: GuardSettings) -> TestCluster {
-    let cluster = TestCluster::configured(nodes, resources, |world| world.guard = guard).await;
-    cluster
+    TestCluster::configured(nodes, resources, |world| world.guard = guard).await
 }
 
 /// The value of the annotation on a Node.

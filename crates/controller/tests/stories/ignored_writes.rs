@@ -1,5 +1,6 @@
 //! ARM accepts a write, reports Succeeded, and does not apply it.
 
+use headgate_test_kubernetes::assert_contains;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,10 +34,7 @@ async fn ignored_write_is_repeated_after_minutes_and_the_event_says_so() {
     assert!(after_first.count() >= 2);
     let notes = cluster.notes(FAILED, "node-2").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("reported Succeeded, but did not apply it"),
-        "{notes:?}"
-    );
+    assert_contains!(notes[0], "reported Succeeded, but did not apply it");
     // The other load balancer is not affected.
     assert_eq!(cluster.world.down("kubernetes-internal", "kubernetes").len(), 1);
     cluster.clear_faults();

@@ -144,8 +144,7 @@ fn oversized(pools: &[&str], more_bytes: usize) -> Value {
 }
 
 async fn limited_cluster(resources: &[Value]) -> TestCluster {
-    let cluster = TestCluster::configured(3, resources, |world| world.max_streamed_bytes = Some(LOW_LIMIT)).await;
-    cluster
+    TestCluster::configured(3, resources, |world| world.max_streamed_bytes = Some(LOW_LIMIT)).await
 }
 
 /// The pools in which node-2 is `Down`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_core::node::{NodeHold, NodeTraffic};
-use headgate_test_kubernetes::{Fault, RequestFilter};
+use headgate_test_kubernetes::{Fault, RequestFilter, assert_contains};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
@@ -78,10 +78,7 @@ async fn last_serving_node_stays_until_another_serves() {
     cluster.until_down(&["node-2"]).await;
     let notes = cluster.notes(HELD_BACK, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("default/web") && notes[0].contains(DISRUPTED),
-        "{notes:?}"
-    );
+    assert_contains!(notes[0], "default/web", DISRUPTED);
     assert_eq!(cluster.metric("headgate_pool_held_back", &["kubernetes"]), Some(1.0));
     let Some(NodeTraffic::HeldBack { detail }) = cluster.read("node-1") else {
         panic!("{:?}", cluster.read("node-1"));
@@ -119,10 +116,7 @@ async fn down_event_waits_for_the_load_balancer_that_keeps_the_node() {
     cluster.settle(&["node-1"]).await;
     let notes = cluster.notes(DOWN, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("kubernetes-internal/kubernetes, kubernetes/kubernetes"),
-        "{notes:?}"
-    );
+    assert_contains!(notes[0], "kubernetes-internal/kubernetes, kubernetes/kubernetes");
     cluster.taint(1, &[]);
     cluster.settle(&[]).await;
     assert_eq!(cluster.notes(NONE, "node-1").await.len(), 1);
@@ -180,10 +174,7 @@ async fn without_services_nothing_revocable_leaves_such_a_pool() {
     cluster.until_down(&["node-2"]).await;
     let notes = cluster.notes(HELD_BACK, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("Services and EndpointSlices are not listed"),
-        "{notes:?}"
-    );
+    assert_contains!(notes[0], "Services and EndpointSlices are not listed");
     let read = cluster.read("node-1");
     let is_said = |detail: &str| detail.contains("Services and EndpointSlices are not listed");
     assert!(

@@ -14,8 +14,7 @@ use super::world::{ENFORCE, SECOND, arm_error, run_agent, two_load_balancers};
 
 /// With a leader that writes the marker.
 pub(crate) async fn cluster() -> TestCluster {
-    let cluster = TestCluster::configured(3, &two_load_balancers(3), |world| world.marker = true).await;
-    cluster
+    TestCluster::configured(3, &two_load_balancers(3), |world| world.marker = true).await
 }
 
 pub(crate) fn marker(cluster: &TestCluster, node: usize) -> Value {

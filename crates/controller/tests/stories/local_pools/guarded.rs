@@ -27,8 +27,7 @@ async fn guarded(members: &[usize], minimum_in_service: IntOrPercent) -> LocalCl
         },
         ..Options::default()
     };
-    let cluster = LocalCluster::with_web(options, members).await;
-    cluster
+    LocalCluster::with_web(options, members).await
 }
 
 async fn taint(cluster: &LocalCluster, numbers: &[usize]) {

@@ -1,5 +1,6 @@
 //! The rows of "Observability & Telemetry": events on Nodes, and metrics.
 
+use headgate_test_kubernetes::assert_contains;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
@@ -57,13 +58,13 @@ async fn event_names_rules_without_a_probe() {
     cluster.taint(2, &[DRAINING]);
     cluster.settle(&["node-2"]).await;
     let notes = cluster.notes(DOWN, "node-2").await;
-    assert!(
-        notes[0].contains("It has no effect in kubernetes-internal/kubernetes: no rule of it has a health probe."),
-        "{notes:?}"
+    assert_contains!(
+        notes[0],
+        "It has no effect in kubernetes-internal/kubernetes: no rule of it has a health probe."
     );
-    assert!(
-        notes[0].contains("It has no effect on the rules of kubernetes/kubernetes-IPv6 without a health probe."),
-        "{notes:?}"
+    assert_contains!(
+        notes[0],
+        "It has no effect on the rules of kubernetes/kubernetes-IPv6 without a health probe."
     );
 }
 

@@ -2,6 +2,7 @@
 
 use headgate_azure::{RateLimit, RateLimits};
 use headgate_controller::admin_state::GuardSettings;
+use headgate_test_kubernetes::assert_contains;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -149,10 +150,7 @@ async fn unreadable_interface_delays_no_other_node_and_is_reported() {
     assert!(cluster.sent("GET", "node-1-nic").len() <= 7);
     let notes = cluster.notes(ROLE_MISSING, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("node-1-nic") && notes[0].contains("Microsoft.Network/networkInterfaces/read"),
-        "{notes:?}"
-    );
+    assert_contains!(notes[0], "node-1-nic", "Microsoft.Network/networkInterfaces/read");
     assert!(cluster.notes(FAILED, "node-2").await.is_empty());
     cluster.clear_faults();
     cluster

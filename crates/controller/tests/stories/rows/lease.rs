@@ -1,6 +1,6 @@
 //! "Concurrency with backend pool changes": the shared Lease.
 
-use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::{FakeApi, assert_contains};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -9,7 +9,7 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::super::world::{ENFORCE, dual_stack, entries, load_balancer, one_pool};
+use super::super::world::{ENFORCE, World, dual_stack, one_pool};
 use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
 
 const NAME: &str = "aks-managed-resource-locker";
@@ -71,11 +71,8 @@ async fn read_that_stalls_keeps_the_lease_no_longer_than_it_admits_a_write() {
         ("/loadBalancers/kubernetes$", None),
         ("/backendAddressPools/kubernetes$", Some(0)),
     ] {
-        let pool = ("kubernetes", entries(1..=3, false));
-        let mut cluster = TestCluster::configured(3, &[load_balancer("kubernetes", &[pool])], |world| {
-            world.max_kept_bytes = max_kept_bytes
-        })
-        .await;
+        let limit = |world: &mut World| world.max_kept_bytes = max_kept_bytes;
+        let mut cluster = TestCluster::configured(3, &one_pool(3), limit).await;
         cluster.fault("GET", path, None, &json!({"stall": "5m"}));
         cluster.taint(2, &[DRAINING]);
         let (mut held, mut longest, mut free) = (0, 0, 0);
@@ -146,10 +143,7 @@ async fn held_lease_prevents_writes_and_is_reported() {
     assert!(cluster.puts().is_empty());
     let notes = cluster.notes(FAILED, "node-2").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains(NAME) && notes[0].contains("cloud-controller-manager"),
-        "{notes:?}"
-    );
+    assert_contains!(notes[0], NAME, "cloud-controller-manager");
     release(&cluster.fake);
     let took = cluster.until_down(&["node-2"]).await;
     assert!(took < 5 * SECOND, "{took:?}");

@@ -1,6 +1,7 @@
 //! The rows of "Admin State Lifecycle".
 
 use headgate_core::node::DEFAULT_SIGNAL_TAINTS;
+use headgate_test_kubernetes::assert_contains;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -110,10 +111,7 @@ async fn failure_leaves_the_state_and_is_reported_and_retried() {
     cluster.until_down(&[]).await;
     let notes = cluster.notes(FAILED, "node-2").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].contains("no answer from ARM") && notes[0].contains("headgate retries"),
-        "{notes:?}"
-    );
+    assert_contains!(notes[0], "no answer from ARM", "headgate retries");
     cluster.clear_faults();
     // Within the longest backoff.
     let took = cluster.until_down(&["node-2"]).await;

@@ -1,5 +1,6 @@
 //! The rows of "Risks and Mitigations", except stale state, which is in `replaced`.
 
+use headgate_test_kubernetes::assert_contains;
 use std::collections::BTreeSet;
 
 use headgate_azure::{RateLimit, RateLimits};
@@ -382,9 +383,10 @@ async fn missing_right_is_reported_once_and_retried_slowly() {
     for node in ["node-2", "node-3"] {
         let notes = cluster.notes(ROLE_MISSING, node).await;
         assert_eq!(notes.len(), 1, "{notes:?}");
-        assert!(
-            notes[0].contains("backendAddressPools/write") && notes[0].contains("until an operator corrects the cause"),
-            "{notes:?}"
+        assert_contains!(
+            notes[0],
+            "backendAddressPools/write",
+            "until an operator corrects the cause"
         );
     }
     cluster.clear_faults();
