@@ -123,10 +123,12 @@ pub(super) fn check_configuration(world: &World) -> Found {
         None => Finding::ok(
             "this command was given none; without one there are no admin states, and health probes alone take nodes out",
         ),
-        Some(Err(error)) => Finding::failure(
-            format!("azure.json cannot be used: {error}"),
-            "correct it; give --azure-config-file or --azure-config-secret where the settings name a file of another machine",
-        ),
+        Some(Err(error)) => {
+            return Err(Finding::failure(
+                format!("azure.json cannot be used: {error}"),
+                "correct it; give --azure-config-file or --azure-config-secret where the settings name a file of another machine",
+            ));
+        }
         Some(Ok(azure)) => Finding::ok(format!("load balancers in {}", azure.configuration.group)),
     }])
 }
@@ -135,17 +137,19 @@ pub(super) fn check_token(world: &World) -> Found {
     let Some(Ok(azure)) = &world.azure else {
         return Ok(Vec::new());
     };
-    Ok(vec![match azure.seen.as_ref().map(|seen| &seen.token) {
-        Err(error) => Finding::failure(
+    let seen = azure.seen.as_ref().map_err(|error| {
+        Finding::failure(
             format!("the identity gets no token: {error}"),
             "workload identity: compare issuer, subject and audience of the federated credential with the ServiceAccount; client secret: \
              renew it; managed identity: assign it to the machine, and let the pod reach 169.254.169.254",
-        ),
-        Ok(claims) if claims.object_id.is_empty() => Finding::ok("the identity gets a token"),
-        Ok(claims) => Finding::ok(format!(
-            "the identity gets a token: client {}, object {}",
-            claims.client_id, claims.object_id
-        )),
+        )
+    })?;
+    let (client, object) = (&seen.token.client_id, &seen.token.object_id);
+    let what = "the identity gets a token";
+    Ok(vec![if object.is_empty() {
+        Finding::ok(what)
+    } else {
+        Finding::ok(format!("{what}: client {client}, object {object}"))
     }])
 }
 

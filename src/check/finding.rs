@@ -80,6 +80,7 @@ impl Finding {
     }
 
     /// The findings, or that all is well if there are none.
+    #[expect(clippy::unnecessary_wraps, reason = "what checks end with")]
     pub(super) fn or_ok(findings: Vec<Self>, what: impl Into<String>) -> Found {
         Ok(if findings.is_empty() {
             vec![Self::ok(what)]

@@ -38,12 +38,12 @@ pub(crate) async fn query_agents(
     };
     let query = async |name: &str, address: Option<IpAddr>| {
         if let Some(uri) = overrides.get(name) {
-            return in_time(deadline, fetch_agent_at(uri.clone(), name)).await;
+            return in_time(deadline, Box::pin(fetch_agent_at(uri.clone(), name))).await;
         }
         let uri = address.and_then(|address| statusz_uri(address, access.port));
         let direct = async {
             let uri = uri.ok_or_else(|| "its address is not known".to_owned())?;
-            in_time(deadline, fetch_agent_at(uri, name)).await
+            in_time(deadline, Box::pin(fetch_agent_at(uri, name))).await
         };
         let through = async {
             let (pods, deadline) = pods.get_or_init(&list_pods).await;

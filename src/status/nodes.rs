@@ -19,7 +19,7 @@ use crate::readable_objects::list_all;
 pub(crate) async fn list_names(client: &Client, selector: &str) -> Result<Vec<String>, Failure> {
     let api = Api::<Decoded<PartialObjectMeta<Node>>>::all(client.clone());
     let nodes = list_all(&api, ListParams::default().labels(selector)).await;
-    let nodes = nodes.map_err(not_listed)?;
+    let nodes = nodes.map_err(|error| not_listed(&error))?;
     Ok(nodes.into_iter().filter_map(|node| node.metadata.name).collect())
 }
 
@@ -32,6 +32,6 @@ pub(crate) async fn list(client: &Client) -> Result<Vec<NodeObject>, RequestErro
 }
 
 /// The failure of a command that needs the Nodes.
-pub(super) fn not_listed(error: RequestError) -> Failure {
+pub(super) fn not_listed(error: &RequestError) -> Failure {
     Failure::environment(anyhow!("the Nodes cannot be listed: {error}"))
 }

@@ -112,7 +112,7 @@ pub(crate) async fn take_snapshot(
         ..NodeReader::default()
     };
     let mut desired = TargetStates::new(exclude_control_plane, false);
-    for object in listed.map_err(nodes::not_listed)? {
+    for object in listed.map_err(|error| nodes::not_listed(&error))? {
         desired.apply(read_node(object, &reader), now);
     }
     let services = match &listed_services {
@@ -120,8 +120,8 @@ pub(crate) async fn take_snapshot(
         Err(error) => Err(error.clone()),
     };
     let is_enforcing = policy.mode == AdminStateMode::Enforce;
-    let updated = target.filter(|_| is_enforcing);
-    let updater = updated.and_then(|target| UpdaterSettings::new(settings.local_pools, &target.local_pools));
+    let enforced = target.filter(|_| is_enforcing);
+    let updater = enforced.and_then(|target| UpdaterSettings::new(settings.local_pools, &target.local_pools));
     let local_pools = match (updater, &azure) {
         (Some(updater), Ok(azure)) => take_local_pools(updater, &azure.listing, &desired, listed_services),
         _ => LocalPoolsSnapshot::default(),
