@@ -118,23 +118,11 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         clock: Clock::System,
     };
     let restored = run_restore(request, interrupted()).await.map_err(Failure::runtime)?;
-    for ours in &restored.restored {
-        print_line(&format!(
-            "{}/{}   {}   {}   restored",
-            ours.load_balancer,
-            ours.pool,
-            ours.entry,
-            ours.node.as_deref().unwrap_or("?")
-        ));
-    }
-    for (ours, why) in &restored.not_restored {
-        print_line(&format!(
-            "{}/{}   {}   {}   still Down: {why}",
-            ours.load_balancer,
-            ours.pool,
-            ours.entry,
-            ours.node.as_deref().unwrap_or("?")
-        ));
+    let done = restored.restored.iter().map(|ours| (ours, "restored".to_owned()));
+    let left = restored.not_restored.iter();
+    for (ours, state) in done.chain(left.map(|(ours, why)| (ours, format!("still Down: {why}")))) {
+        let (place, node) = (format!("{}/{}", ours.load_balancer, ours.pool), ours.node.as_deref());
+        print_line(&format!("{place}   {}   {}   {state}", ours.entry, node.unwrap_or("?")));
     }
     let unread = print_unread(&restored.unreadable);
     print_line(&format!("{} entries were restored.", restored.restored.len()));
