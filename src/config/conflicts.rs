@@ -140,15 +140,15 @@ mod tests {
 
     use super::super::load;
 
-    /// The key of the first mistake in these settings.
-    fn first_conflict(settings: &str) -> Option<String> {
+    /// The keys of the mistakes in these settings.
+    fn keys(settings: &str) -> Vec<String> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        write!(
-            file,
-            "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n{settings}"
-        )
-        .unwrap();
-        load(Some(file.path()), &[]).err()?.0[0].key.clone()
+        let header = "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n";
+        write!(file, "{header}{settings}").unwrap();
+        let mistakes = load(Some(file.path()), &[])
+            .err()
+            .map_or_else(Vec::new, |error| error.0);
+        mistakes.into_iter().map(|mistake| mistake.key.unwrap()).collect()
     }
 
     #[test]
@@ -240,26 +240,13 @@ mod tests {
             ),
         ] {
             for text in texts {
-                assert_eq!(first_conflict(text).as_deref(), key, "{text}");
+                assert_eq!(keys(text).first().map(String::as_str), key, "{text}");
             }
         }
     }
 
     #[test]
     fn conflicts_are_reported_beside_other_mistakes_but_not_of_a_key_that_has_one() {
-        let keys = |settings: &str| {
-            let mut file = tempfile::NamedTempFile::new().unwrap();
-            write!(
-                file,
-                "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n{settings}"
-            )
-            .unwrap();
-            let mistakes = load(Some(file.path()), &[]).unwrap_err().0;
-            mistakes
-                .into_iter()
-                .map(|mistake| mistake.key.unwrap())
-                .collect::<Vec<_>>()
-        };
         let delay = "delayTermination: {clusterAutoscaler: 2m}\n";
         assert_eq!(
             keys(&format!("{delay}logFormat: x\n")),

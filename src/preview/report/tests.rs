@@ -197,33 +197,24 @@ fn blockers_and_narrow_budgets_are_named() {
         budget("other", "other", 0),
     ];
     let preview = Preview::from_snapshot(&snapshot);
-    let blocked: Vec<_> = preview
-        .blocked
-        .iter()
-        .map(|row| (row.pod.as_str(), row.reason))
-        .collect();
-    assert_eq!(
-        blocked,
-        [
-            ("shop/db", BlockerReason::DisruptionBudget),
-            ("shop/twice", BlockerReason::MultipleDisruptionBudgets)
-        ],
-        "pods of DaemonSets are deleted whatever budgets say"
+    let rows = preview.blocked.iter().map(|row| (row.pod.as_str(), row.reason));
+    let (one, more) = (
+        BlockerReason::DisruptionBudget,
+        BlockerReason::MultipleDisruptionBudgets,
     );
-    let budgets: Vec<_> = preview
-        .budgets
-        .iter()
-        .map(|row| (row.budget.as_str(), row.disruptions_allowed, row.pods))
+    let expected = [("shop/db", one), ("shop/twice", more)];
+    assert!(rows.eq(expected), "pods of DaemonSets are deleted whatever budgets say");
+    let rows = preview.budgets.iter();
+    let rows: Value = rows
+        .map(|row| json!([row.budget, row.disruptions_allowed, row.pods]))
         .collect();
-    assert_eq!(
-        budgets,
-        [
-            ("shop/db", 0, 1),
-            ("shop/tier", 1, 1),
-            ("shop/twice", 1, 1),
-            ("shop/web", 1, 2)
-        ]
-    );
+    let expected = json!([
+        ["shop/db", 0, 1],
+        ["shop/tier", 1, 1],
+        ["shop/twice", 1, 1],
+        ["shop/web", 1, 2]
+    ]);
+    assert_eq!(rows, expected);
     let text = preview.text(Detail::Narrow);
     assert_contains!(
         text,
@@ -236,38 +227,14 @@ fn blockers_and_narrow_budgets_are_named() {
 fn pools_lose_the_entries_that_are_not_down_yet() {
     let mut snapshot = snapshot(&["one", "two"], Vec::new());
     for (states, minimum, expected, is_below) in [
-        (
-            [("one", "None"), ("two", "None"), ("three", "None")],
-            1,
-            (0, 2, 1),
-            false,
-        ),
-        (
-            [("one", "Down"), ("two", "None"), ("three", "None")],
-            1,
-            (1, 1, 1),
-            false,
-        ),
-        (
-            [("one", "None"), ("two", "None"), ("three", "Down")],
-            1,
-            (1, 2, 0),
-            true,
-        ),
-        (
-            [("one", "None"), ("two", "None"), ("three", "None")],
-            2,
-            (0, 2, 1),
-            true,
-        ),
-        (
-            [("one", "Down"), ("two", "Down"), ("three", "Down")],
-            1,
-            (3, 0, 0),
-            false,
-        ),
+        (["None", "None", "None"], 1, (0, 2, 1), false),
+        (["Down", "None", "None"], 1, (1, 1, 1), false),
+        (["None", "None", "Down"], 1, (1, 2, 0), true),
+        (["None", "None", "None"], 2, (0, 2, 1), true),
+        (["Down", "Down", "Down"], 1, (3, 0, 0), false),
     ] {
-        snapshot.load_balancers = Ok(status(&states));
+        let [one, two, three] = states;
+        snapshot.load_balancers = Ok(status(&[("one", one), ("two", two), ("three", three)]));
         snapshot.minimum_in_service = IntOrPercent::Int(minimum);
         let preview = Preview::from_snapshot(&snapshot);
         let [pool] = preview.pools.as_slice() else {
@@ -275,17 +242,11 @@ fn pools_lose_the_entries_that_are_not_down_yet() {
         };
         assert_eq!((pool.down, pool.leaving, pool.remaining), expected, "{states:?}");
         assert_eq!(pool.is_below_minimum(), is_below, "{states:?} {minimum}");
-        assert_eq!(
-            preview.text(Detail::Narrow).contains("adminState.minimumInService"),
-            is_below
-        );
+        let text = preview.text(Detail::Narrow);
+        assert_eq!(text.contains("adminState.minimumInService"), is_below);
         // A quarter of three is none, and one is the least.
-        assert_eq!(
-            preview
-                .text(Detail::Narrow)
-                .contains("adminState.maxNewDown lets 1 of them go"),
-            pool.leaving > 1
-        );
+        let held_back = text.contains("adminState.maxNewDown lets 1 of them go");
+        assert_eq!(held_back, pool.leaving > 1);
     }
     let mut elsewhere = status(&[("three", "None")]);
     elsewhere.azure_error = Some("ARM is away".to_owned());

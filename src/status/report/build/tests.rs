@@ -112,87 +112,65 @@ fn report(snapshot: &ClusterSnapshot) -> StatusReport {
     StatusReport::from_snapshot(snapshot)
 }
 
-/// The name of a node, and of its entry the admin state, owner, stage, and what it becomes.
-type Shown<'a> = (String, Option<&'a str>, Option<Owner>, Option<&'a str>, Option<&'a str>);
-
-fn entries(report: &StatusReport) -> Vec<Shown<'_>> {
-    let rows = report
-        .nodes
-        .iter()
-        .flat_map(|node| node.entries.iter().map(move |entry| (node, entry)));
-    rows.map(|(node, entry)| {
-        (
-            node.name.clone(),
-            entry.admin_state,
-            entry.owner,
-            entry.stage,
-            entry.becomes,
-        )
-    })
-    .collect()
+/// Of each entry the name of its node, its admin state, owner, stage, and what it becomes.
+fn entries(report: &StatusReport) -> Value {
+    let rows = report.nodes.iter().flat_map(|node| {
+        let row = |entry: &EntryRow| json!([node.name, entry.admin_state, entry.owner, entry.stage, entry.becomes]);
+        node.entries.iter().map(row).collect::<Vec<_>>()
+    });
+    rows.collect()
 }
 
 #[test]
 fn owners_and_pending_changes_follow_from_plan_and_ledger() {
-    use Owner::{Foreign, Headgate};
-    let none = Some("None");
-    let down = Some("Down");
+    let (intended, restored) = (LedgerStage::Intended, LedgerStage::Restored);
     for (states, lines, expected) in [
         // Nothing is written yet: both tainted nodes are pending.
         (
             ["None", "None", "None"],
             vec![],
-            [
-                (none, None, None, down),
-                (none, None, None, down),
-                (none, None, None, None),
-            ],
+            json!([
+                ["n1", "None", null, null, "Down"],
+                ["n2", "None", null, null, "Down"],
+                ["n3", "None", null, null, null]
+            ]),
         ),
         // headgate's, not yet confirmed; foreign; headgate's without a signal any more.
         (
             ["Down", "Down", "Down"],
-            vec![("10.0.0.1", LedgerStage::Intended), ("10.0.0.3", LedgerStage::Down)],
-            [
-                (down, Some(Headgate), Some("intended"), None),
-                (down, Some(Foreign), None, None),
-                (down, Some(Headgate), Some("down"), none),
-            ],
+            vec![("10.0.0.1", intended), ("10.0.0.3", LedgerStage::Down)],
+            json!([
+                ["n1", "Down", "headgate", "intended", null],
+                ["n2", "Down", "foreign", null, null],
+                ["n3", "Down", "headgate", "down", "None"]
+            ]),
         ),
         // A Down that is back after it was restored is headgate's and is restored again; with a new signal it is foreign.
         (
             ["Down", "Up", "Down"],
-            vec![("10.0.0.1", LedgerStage::Restored), ("10.0.0.3", LedgerStage::Restored)],
-            [
-                (down, Some(Foreign), Some("restored"), None),
-                (Some("Up"), Some(Foreign), None, None),
-                (down, Some(Headgate), Some("restored"), none),
-            ],
+            vec![("10.0.0.1", restored), ("10.0.0.3", restored)],
+            json!([
+                ["n1", "Down", "foreign", "restored", null],
+                ["n2", "Up", "foreign", null, null],
+                ["n3", "Down", "headgate", "restored", "None"]
+            ]),
         ),
         // A foreign Down without a signal stays.
         (
             ["None", "None", "Down"],
-            vec![("10.0.0.2", LedgerStage::Intended)],
-            [
-                (none, None, None, down),
-                (none, None, Some("intended"), down),
-                (down, Some(Foreign), None, None),
-            ],
+            vec![("10.0.0.2", intended)],
+            json!([
+                ["n1", "None", null, null, "Down"],
+                ["n2", "None", null, "intended", "Down"],
+                ["n3", "Down", "foreign", null, null]
+            ]),
         ),
     ] {
         let found = snapshot(Ok(view(&[(1, states[0]), (2, states[1]), (3, states[2])])), &lines);
         let report = report(&found);
-        let expected = expected.into_iter().zip(1..);
-        let expected: Vec<_> = expected
-            .map(|((actual, owner, stage, becomes), number)| (format!("n{number}"), actual, owner, stage, becomes))
-            .collect();
         assert_eq!(entries(&report), expected, "{states:?} {lines:?}");
-        assert!(
-            report
-                .nodes
-                .iter()
-                .flat_map(|node| &node.entries)
-                .all(|entry| entry.pending == entry.becomes.is_some())
-        );
+        let mut all = report.nodes.iter().flat_map(|node| &node.entries);
+        assert!(all.all(|entry| entry.pending == entry.becomes.is_some()));
     }
 }
 
@@ -204,8 +182,11 @@ fn what_is_not_enforced_is_not_pending_down() {
     );
     found.policy.mode = AdminStateMode::Disabled;
     let report = report(&found);
-    let becomes: Vec<_> = entries(&report).into_iter().map(|(.., becomes)| becomes).collect();
-    assert_eq!(becomes, [None, Some("None")], "off restores what headgate set");
+    let expected = json!([
+        ["n1", "None", null, null, null],
+        ["n2", "Down", "headgate", "down", "None"]
+    ]);
+    assert_eq!(entries(&report), expected, "off restores what headgate set");
     assert_eq!(report.down_by_headgate().count(), 1);
 }
 
@@ -214,8 +195,8 @@ fn without_the_ledger_owners_are_unknown() {
     let mut found = snapshot(Ok(view(&[(1, "Down"), (4, "None")])), &[]);
     found.ledger = Err("forbidden".to_owned());
     let report = report(&found);
-    let owners: Vec<_> = entries(&report).into_iter().map(|(_, _, owner, ..)| owner).collect();
-    assert_eq!(owners, [Some(Owner::Unknown), None]);
+    let entries = entries(&report);
+    assert_eq!([&entries[0][2], &entries[1][2]], [&json!("unknown"), &Value::Null]);
     assert_eq!(report.ledger_error.as_deref(), Some("forbidden"));
     assert_eq!(report.down_by_headgate().count(), 0);
 }
@@ -228,14 +209,11 @@ fn without_azure_entries_come_from_the_ledger() {
         ("name:n4", LedgerStage::Intended),
     ];
     let mut report = report(&snapshot(Err("no file"), &lines));
-    let shown = entries(&report);
-    assert_eq!(
-        shown,
-        [
-            ("n1".to_owned(), None, Some(Owner::Headgate), Some("down"), None),
-            ("n4".to_owned(), None, Some(Owner::Headgate), Some("intended"), None)
-        ]
-    );
+    let expected = json!([
+        ["n1", null, "headgate", "down", null],
+        ["n4", null, "headgate", "intended", null]
+    ]);
+    assert_eq!(entries(&report), expected);
     assert_eq!(report.unmatched_ledger[0].entry, "10.0.0.9");
     assert!(report.load_balancers.is_empty() && report.probed_by_headgate.is_none());
     report.retain_notable();
@@ -325,17 +303,13 @@ fn ledger_entries_in_a_pool_without_rules_are_shown_with_their_nodes() {
         ledger.apply(LedgerChange::new(&outbound, &key, Some(LedgerEntry { stage, since })));
     }
     let report = report(&found);
-    let (ours, down) = (Some(Owner::Headgate), Some("Down"));
-    assert_eq!(
-        entries(&report),
-        [
-            // The signal has not ended, so the entry stays Down; nothing new is set Down in this pool.
-            ("n1".to_owned(), down, ours, Some("down"), None),
-            ("n3".to_owned(), down, ours, Some("down"), Some("None")),
-            ("n4".to_owned(), down, ours, Some("restored"), Some("None")),
-        ],
-        "foreign entries are not shown"
-    );
+    // The signal of the first has not ended, so the entry stays Down; nothing new is set Down in this pool.
+    let expected = json!([
+        ["n1", "Down", "headgate", "down", null],
+        ["n3", "Down", "headgate", "down", "None"],
+        ["n4", "Down", "headgate", "restored", "None"]
+    ]);
+    assert_eq!(entries(&report), expected, "foreign entries are not shown");
     let listed: Vec<_> = report
         .down_by_headgate()
         .map(|(node, entry)| (&*node.name, &*entry.pool))
@@ -346,7 +320,7 @@ fn ledger_entries_in_a_pool_without_rules_are_shown_with_their_nodes() {
         .iter()
         .map(|line| (&*line.entry, line.admin_state))
         .collect();
-    assert_eq!(unmatched, [("10.0.0.9", down)]);
+    assert_eq!(unmatched, [("10.0.0.9", Some("Down"))]);
     assert_eq!(report.load_balancers[0].not_considered, ["outbound"]);
 }
 
@@ -364,14 +338,11 @@ fn of_a_load_balancer_that_is_not_configured_only_ledger_entries_are_shown() {
         .unreadable
         .insert(unread, LastError::from_arm(&error, None));
     let report = report(&found);
-    let ours = Some(Owner::Headgate);
-    assert_eq!(
-        entries(&report),
-        [
-            ("n1".to_owned(), Some("Down"), ours, Some("down"), None),
-            ("n3".to_owned(), Some("Down"), ours, Some("down"), Some("None"))
-        ]
-    );
+    let expected = json!([
+        ["n1", "Down", "headgate", "down", null],
+        ["n3", "Down", "headgate", "down", "None"]
+    ]);
+    assert_eq!(entries(&report), expected);
     let row = &report.load_balancers[0];
     assert!(!row.configured && row.pools.is_empty(), "{row:?}");
     assert_eq!(row.not_considered, ["Main", "outbound"]);
