@@ -14,8 +14,6 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::AgentOptions;
 
-/// Timeout of a wait on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
 /// Has the title say how many milliseconds the browser needed from the last byte of the page to the end of its layout.
 const TIMED: &str = "<script>addEventListener('load', () => { document.body.getBoundingClientRect(); \
      document.title = 'took ' + Math.round(performance.now() - performance.getEntriesByType('navigation')[0].responseEnd) + ' ms'; \
@@ -171,11 +169,7 @@ async fn statusz_is_a_page_that_runs_no_script() {
     let taint = json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]);
     set_taints(&cluster.client(), &node, taint).await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
-    eventually(SOON, "503", async || match agent.healthz().await.status {
-        503 => Ok(()),
-        other => Err(other.to_string()),
-    })
-    .await;
+    agent.answers(503).await;
 
     let proxy = Proxy::start(agent.metrics_address(), Change::None).await;
     let page = document(format!("http://{}/statusz", proxy.address)).await;

@@ -14,14 +14,14 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::stdout_of;
+use crate::harness::{objects, refused, stdout_of};
 
 const PAGE: &str = include_str!("../../lab/budget/README.md");
 
@@ -33,9 +33,7 @@ where
         + DeserializeOwned
         + std::fmt::Debug,
 {
-    let api = Api::<K>::namespaced(client.clone(), "default");
-    let object = serde_json::from_value(object).unwrap();
-    api.create(&PostParams::default(), &object).await.unwrap()
+    objects::create(&Api::<K>::default_namespaced(client.clone()), object).await
 }
 
 /// A ready Pod of an application on a node, on the host's network or not, with this preStop hook and these owners.
@@ -49,9 +47,7 @@ async fn create_pod(client: &Client, app: &str, node: &str, host_network: bool, 
     create::<Pod>(client, pod).await;
     let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     let pods = Api::<Pod>::namespaced(client.clone(), "default");
-    pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&ready))
-        .await
-        .unwrap();
+    objects::merge_status(&pods, &name, ready).await;
 }
 
 async fn create_service(client: &Client, name: &str, kind: &str, policy: Option<&str>, annotations: Value) -> Service {
@@ -118,11 +114,7 @@ async fn restricted(control_plane: &ControlPlane, client: &Client) -> PathBuf {
     let binding = json!({"metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
         "subjects": [{"kind": "ServiceAccount", "name": "budget", "namespace": "default"}]});
-    let bindings = Api::<ClusterRoleBinding>::all(client.clone());
-    bindings
-        .create(&PostParams::default(), &serde_json::from_value(binding).unwrap())
-        .await
-        .unwrap();
+    objects::create(&Api::<ClusterRoleBinding>::all(client.clone()), binding).await;
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
     let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}})).unwrap();
     let parameters = PostParams::default();
@@ -272,7 +264,6 @@ async fn a_cluster_has_a_budget_for_each_load_balancer() {
     );
 
     let missing = budget(&kubeconfig, &["--service", "default/inner"]);
-    let error = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert_eq!(missing.status.code(), Some(2), "{error}");
-    assert_contains!(error, "no Service \"default/inner\" of type LoadBalancer");
+    let words = "no Service \"default/inner\" of type LoadBalancer";
+    refused(&missing, 2, &[words]);
 }

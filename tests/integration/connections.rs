@@ -10,17 +10,15 @@ use headgate_sandbox::process::{self, Process};
 use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster, set_taints};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::harness::agent::Agent;
-use crate::harness::http;
-use crate::harness::{AgentOptions, headgate, in_network_namespace};
+use crate::harness::{AgentOptions, SOON, headgate, http, in_network_namespace, objects, refused, stdout_of, succeed};
 
-const SOON: Duration = Duration::from_mins(1);
 /// The node, in 192.0.2.0/24, beside the endpoint.
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const ENDPOINT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
@@ -36,26 +34,20 @@ fn configure_network() {
         "ip addr add {NODE}/24 dev lo && ip addr add {ENDPOINT}/24 dev lo && ip addr add {CLIENT}/32 dev lo && \
          ip route add default dev lo"
     );
-    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    succeed(Command::new("sh").args(["-c", &script]));
 }
 
 async fn create_service(client: &Client, name: &str, ingress: Value) -> u16 {
     let services = Api::<Service>::namespaced(client.clone(), "default");
     let service = json!({"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
-    let service = serde_json::from_value(service).unwrap();
-    let created = services.create(&PostParams::default(), &service).await.unwrap();
+    let created = objects::create(&services, service).await;
     let status = json!({"status": {"loadBalancer": {"ingress": [ingress]}}});
-    services
-        .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
-        .await
-        .unwrap();
+    objects::merge_status(&services, name, status).await;
     let slice = json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}}, "addressType": "IPv4",
         "ports": [{"port": ENDPOINT_PORT, "protocol": "TCP"}],
         "endpoints": [{"addresses": [ENDPOINT.to_string()], "conditions": {"ready": true}}]});
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), "default");
-    let slice = serde_json::from_value(slice).unwrap();
-    slices.create(&PostParams::default(), &slice).await.unwrap();
+    objects::create(&slices, slice).await;
     let port = created.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
     u16::try_from(port).unwrap()
 }
@@ -66,10 +58,7 @@ async fn node_with_a_service(name: &str) -> (ControlPlane, Client, String, u16) 
     let (mut control_plane, client) = own_cluster().await;
     let node = create_node(&client, name).await;
     let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": NODE.to_string()}]}});
-    Api::<Node>::all(client.clone())
-        .patch_status(&node, &PatchParams::default(), &Patch::Merge(address))
-        .await
-        .unwrap();
+    objects::merge_status(&Api::<Node>::all(client.clone()), &node, address).await;
     let web = create_service(&client, "web", json!({"ip": FRONTEND.to_string()})).await;
     control_plane.start_kube_proxy(&node).await.unwrap();
     let listener = TcpListener::bind((ENDPOINT, ENDPOINT_PORT)).await.unwrap();
@@ -98,8 +87,7 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
 /// The TCP connections of each Service.
 fn counted(kubeconfig: &std::path::Path, arguments: &[&str]) -> Vec<(String, u64)> {
     let output = headgate(kubeconfig, &[&["connections"][..], arguments, &["-o", "json"]].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let json: Value = serde_json::from_str(&stdout_of(output)).unwrap();
     assert_eq!(json["unreliable"], Value::Null, "{json}");
     let rows = json["services"].as_array().unwrap().iter();
     let row = |row: &Value| {
@@ -308,9 +296,7 @@ fn without_the_right_the_command_says_what_is_missing() {
             .arg(env!("CARGO_BIN_EXE_headgate"))
             .args(["connections", &node, "--kubeconfig"]);
         let output = command.arg(control_plane.kubeconfig()).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains("CAP_NET_ADMIN"), "{text}");
+        refused(&output, 1, &["CAP_NET_ADMIN"]);
         control_plane.stop().await;
     });
 }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidire
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::harness::{AgentOptions, headgate};
+use crate::harness::{AgentOptions, headgate, http};
 
 /// For an answer, and for the end.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -83,12 +83,11 @@ async fn a_failed_credential_program_is_retried() {
     std::fs::write(&credentials, found.to_string()).unwrap();
     let taint = json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]);
     set_taints(&client, &node, taint).await;
-    eventually(2 * SOON, "the taint is seen", async || {
-        let body = agent.healthz().await.json();
-        let seen = body["signals"] == json!(["karpenter.sh/disrupted"]) && body["source"] == "watch";
-        seen.then_some(()).ok_or(body.to_string())
-    })
-    .await;
+    let is_seen = |answer: &http::Response| {
+        let body = answer.json();
+        body["signals"] == json!(["karpenter.sh/disrupted"]) && body["source"] == "watch"
+    };
+    agent.healthz_becomes(2 * SOON, "the taint is seen", is_seen).await;
 }
 
 #[tokio::test]

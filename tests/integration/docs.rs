@@ -12,11 +12,10 @@ use headgate_http::server::Limits;
 use headgate_test_kubernetes::{assets, control_plane, kubectl, scratch};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::PostParams;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::succeed;
+use crate::harness::{objects, succeed};
 use crate::links::pages_below;
 use crate::manifests::rendering::tools;
 use crate::sandbox::command::Sandbox;
@@ -239,8 +238,7 @@ async fn node_events_are_shown_from_any_namespace() {
         let event = json!({"metadata": {"name": name}, "eventTime": "2026-11-21T10:00:00.000000Z", "action": "Wrote", "reason": "Test",
             "regarding": {"apiVersion": "v1", "kind": "Node", "name": "runbook"}, "note": name, "type": "Normal",
             "reportingController": "headgate.dev/test", "reportingInstance": "test"});
-        let event = serde_json::from_value(event).unwrap();
-        events.create(&PostParams::default(), &event).await.unwrap();
+        objects::create(&events, event).await;
         if !is_last {
             // Times of creation are whole seconds.
             tokio::time::sleep(Duration::from_millis(1100)).await;

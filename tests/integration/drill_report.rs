@@ -13,6 +13,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::harness::{refused, stdout_of};
+
 /// A drill that was really run.
 const RESULTS: &str = include_str!("drill_report/scale-down.json");
 /// The drills of the README's picture, without what happened when.
@@ -40,7 +42,7 @@ fn write_page(results: &str) -> PathBuf {
         "--html",
         page.to_str().unwrap(),
     ]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    stdout_of(output);
     page
 }
 
@@ -248,8 +250,7 @@ fn a_drill_writes_the_page_of_its_own_results() {
         "-o",
         "json",
     ]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let runs: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs: Value = serde_json::from_str(&stdout_of(output)).unwrap();
     let run = &runs[0];
     let sum = |field: &str| {
         let seconds = run["perSecond"].as_array().unwrap();
@@ -302,9 +303,6 @@ fn results_that_cannot_be_used_are_named() {
             "cannot read /nonexistent.json",
         ),
     ] {
-        let output = lab(&arguments);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains(expected), "{expected} in {error}");
+        refused(&lab(&arguments), 2, &[expected]);
     }
 }

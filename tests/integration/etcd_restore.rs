@@ -60,15 +60,7 @@ async fn agents_and_the_watch_of_all_nodes_list_again_after_a_restore() {
         json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]),
     )
     .await;
-    let answers = async |status: u16| {
-        eventually(SOON, "the answer of the agent", async || {
-            let found = agent.healthz().await.status;
-            let error = || format!("{found}; its log:\n{}", agent.log());
-            (found == status).then_some(()).ok_or_else(error)
-        })
-        .await;
-    };
-    answers(503).await;
+    agent.answers(503).await;
     let maps = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
     for number in 0..LOST_WRITES {
         let patch = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "written"}, "data": {"number": number.to_string()}});
@@ -85,7 +77,7 @@ async fn agents_and_the_watch_of_all_nodes_list_again_after_a_restore() {
     let restored = Instant::now();
     let after = current_version(&client).await;
     assert!(after < before, "{after} and {before}");
-    answers(200).await;
+    agent.answers(200).await;
     let agent_took = restored.elapsed();
     eventually(SOON, "the Node without its taint", async || {
         let found = *all_nodes.borrow();
@@ -104,9 +96,9 @@ async fn agents_and_the_watch_of_all_nodes_list_again_after_a_restore() {
         json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]),
     )
     .await;
-    answers(503).await;
+    agent.answers(503).await;
     set_taints(&client, &node, json!([])).await;
-    answers(200).await;
+    agent.answers(200).await;
     assert!(current_version(&client).await < before);
     control_plane.stop().await;
 }

@@ -14,11 +14,15 @@ pub(crate) mod command;
 pub(crate) mod controller;
 pub(crate) mod http;
 pub(crate) mod network;
+pub(crate) mod objects;
 
 pub(crate) use agent::AgentOptions;
-pub(crate) use command::{headgate, stdout_of, succeed};
+pub(crate) use command::{headgate, refused, stdout_of, succeed};
 pub(crate) use controller::start_controller;
 pub(crate) use network::in_network_namespace;
+
+/// Timeout of every wait, long enough for a busy machine.
+pub(crate) const SOON: std::time::Duration = std::time::Duration::from_mins(1);
 
 /// A free address that no other test and no connection uses: of 127.0.0.0/8, by the process, and not an ephemeral port.
 pub(crate) fn own_address() -> std::net::SocketAddr {

@@ -23,10 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::harness::agent::Agent;
 use crate::harness::http::{self, Response};
-use crate::harness::{AgentOptions, in_network_namespace};
+use crate::harness::{AgentOptions, SOON, in_network_namespace};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-const SOON: Duration = Duration::from_mins(1);
 
 /// The parts that must be equal: status, headers, and the body without times and headgate's additional fields.
 fn comparable(answer: &Response) -> Value {
@@ -225,11 +224,8 @@ fn a_silently_dropped_watch_connection_is_detected() {
             assert_eq!(agent.healthz().await.status, 200, "the last state goes on");
             rule("-D");
             set_taints(&client, &node, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
-            eventually(Duration::from_mins(1), "what was missed is seen", async || {
-                let answer = agent.healthz().await;
-                met(answer.status == 503, answer.text())
-            })
-            .await;
+            // What was missed is seen.
+            agent.answers(503).await;
             drop(agent);
             control_plane.stop().await;
         },

@@ -2,25 +2,21 @@
 //! does, and how the leader connects to ARM.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use headgate_test_kubernetes::{control_plane, create_node, eventually, met};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::harness::{AgentOptions, http};
+use crate::harness::{AgentOptions, SOON, http, objects};
 
 mod access;
 mod defect;
 mod notifications;
 mod proxies;
 mod roles;
-
-/// Timeout of every wait, long enough for a busy machine.
-const SOON: Duration = Duration::from_mins(1);
 
 /// The one Lease of the shared API server. No other test has a candidate there.
 struct ExclusiveLease {
@@ -40,8 +36,7 @@ impl ExclusiveLease {
             "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4,
             "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T00:00:00.000000Z",
         });
-        let lease = serde_json::from_value(json!({"metadata": {"name": "headgate-leader"}, "spec": spec})).unwrap();
-        leases.create(&PostParams::default(), &lease).await.unwrap();
+        objects::create(&leases, json!({"metadata": {"name": "headgate-leader"}, "spec": spec})).await;
         Self { leases, _mine: mine }
     }
 

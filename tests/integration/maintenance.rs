@@ -9,14 +9,14 @@ use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, last_log_lines};
 use headgate_test_kubernetes::{eventually, kubectl, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::{http, start_controller};
+use crate::harness::{http, objects, start_controller, succeed};
 
 mod commands;
 mod limits;
@@ -49,14 +49,9 @@ fn azure_json(emulator: &Emulator, directory: &Path) -> PathBuf {
 }
 
 /// Applies the kinds, and waits until the API server has them.
-async fn apply_kinds(control_plane: &ControlPlane, client: &Client) {
+pub(crate) async fn apply_kinds(control_plane: &ControlPlane, client: &Client) {
     let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/headgate/files/crds");
-    let applied = kubectl(control_plane.kubeconfig())
-        .args(["apply", "-f"])
-        .arg(crds)
-        .output()
-        .unwrap();
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    succeed(kubectl(control_plane.kubeconfig()).args(["apply", "-f"]).arg(crds));
     eventually(SOON, "the kinds are served", async || {
         for kind in ["NodeMaintenance", "Evacuation"] {
             let list = api(client, kind).list(&ListParams::default()).await;
@@ -111,27 +106,16 @@ async fn populate(client: &Client) {
     for number in [1, 2] {
         let node = json!({"metadata": {"name": format!("node-{number}")},
             "spec": {"providerID": format!("azure://{GROUP}/providers/Microsoft.Compute/virtualMachines/node-{number}")}});
-        nodes
-            .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
-            .await
-            .unwrap();
+        objects::create(&nodes, node).await;
         let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": format!("10.0.0.{number}")}],
             "conditions": [{"type": "Ready", "status": "True"}]}});
-        let patch = kube::api::Patch::Merge(&status);
-        nodes
-            .patch_status(&format!("node-{number}"), &kube::api::PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        objects::merge_status(&nodes, &format!("node-{number}"), status).await;
     }
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
-    let account = serde_json::from_value(json!({"metadata": {"name": "web"}})).unwrap();
-    accounts.create(&PostParams::default(), &account).await.unwrap();
+    objects::create(&accounts, json!({"metadata": {"name": "web"}})).await;
     let pod = json!({"metadata": {"name": "web"}, "spec": {"nodeName": "node-1", "serviceAccountName": "web",
         "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "none"}]}});
-    let pods = Api::<Pod>::namespaced(client.clone(), "default");
-    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
-        .await
-        .unwrap();
+    objects::create(&Api::<Pod>::namespaced(client.clone(), "default"), pod).await;
 }
 
 fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
@@ -144,10 +128,7 @@ async fn drain(maintenances: &Api<DynamicObject>, drain_seconds: u32) {
     let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
     let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},
         "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"connectionsDrainSeconds": drain_seconds}}});
-    maintenances
-        .create(&PostParams::default(), &serde_json::from_value(maintenance).unwrap())
-        .await
-        .unwrap();
+    objects::create(maintenances, maintenance).await;
 }
 
 /// Waits until the pod has left and node-1 is drained; returns the status of the maintenance.

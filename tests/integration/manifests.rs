@@ -9,7 +9,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
 use headgate_test_kubernetes::assets;
@@ -17,6 +16,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use self::rendering::{folder, hardened, merged, on_nodes, rendered};
+use crate::harness::SOON;
 
 mod apply;
 mod automatic;
@@ -45,9 +45,6 @@ mod rollout;
 mod settings;
 mod uninstall;
 mod webhook;
-
-/// Timeout of every wait, long enough for a busy machine.
-const SOON: Duration = Duration::from_mins(1);
 
 /// A file or folder of the repository.
 fn repository(path: &str) -> PathBuf {

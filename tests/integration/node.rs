@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use headgate_test_kubernetes::{control_plane, create_node, eventually, met, patch_node, scratch, set_taints};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::DeleteParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, http};
+use crate::harness::{AgentOptions, SOON, http, objects};
 
 mod api_server;
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-/// Timeout of every wait, long enough for a busy machine.
-const SOON: Duration = Duration::from_mins(1);
 
 /// Logged when the health port opens after 5 s without an observation of the Node.
 const UNKNOWN: &str = "state of the Node unknown and no remembered state found";
@@ -37,23 +35,17 @@ async fn untaint(client: &Client, node: &str) {
 
 async fn create(client: &Client, node: &str, taints: Value) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "spec": {"taints": taints}});
-    let node: Node = serde_json::from_value(node).unwrap();
-    Api::<Node>::all(client.clone())
-        .create(&PostParams::default(), &node)
-        .await
-        .unwrap();
+    objects::create(&Api::<Node>::all(client.clone()), node).await;
 }
 
 /// Waits for `/healthz` to answer `status`, with these signals and from this source.
 async fn answers(agent: &Agent, status: u16, signals: &[&str], source: &str) {
     let what = format!("{status} {signals:?} {source}");
-    eventually(SOON, &what, async || {
-        let answer = agent.healthz().await;
+    let is_expected = |answer: &http::Response| {
         let body = answer.json();
-        let good = answer.status == status && body["signals"] == json!(signals) && body["source"] == source;
-        met(good, format!("{} {body}", answer.status))
-    })
-    .await;
+        answer.status == status && body["signals"] == json!(signals) && body["source"] == source
+    };
+    agent.healthz_becomes(SOON, &what, is_expected).await;
     let eligible = agent.healthz().await.json()["nodeEligible"] == json!(signals.is_empty());
     assert!(eligible, "nodeEligible says the same");
     let livez = http::get(agent.healthz_address(), "/livez").await.unwrap();

@@ -1,13 +1,10 @@
 //! Mutated objects of each kind that headgate reads, through the real kube-apiserver: what it accepts is decoded or skipped, and hides
 //! no other object. `HEADGATE_MUTATIONS` sets the number of mutations of each kind.
 
-use std::path::Path;
-use std::time::Duration;
-
 use headgate_core::node::NodeObject;
 use headgate_kubernetes::{Decoded, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance};
-use headgate_test_kubernetes::{eventually, kubectl, own_cluster};
+use headgate_test_kubernetes::own_cluster;
 use hyper::Request;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
@@ -17,6 +14,8 @@ use kube::api::ObjectList;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+use crate::maintenance::apply_kinds;
 
 /// Mutations of each kind in CI.
 const MUTATIONS: usize = 150;
@@ -296,25 +295,7 @@ async fn what_the_api_server_accepts_is_decoded_or_skipped() {
         .ok()
         .and_then(|text| text.parse().ok());
     let (control_plane, client) = own_cluster().await;
-    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/headgate/files/crds");
-    let applied = kubectl(control_plane.kubeconfig())
-        .arg("apply")
-        .arg("-f")
-        .arg(crds)
-        .output()
-        .unwrap();
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
-    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"];
-    let waited = kubectl(control_plane.kubeconfig()).args(established).output().unwrap();
-    assert!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stderr));
-    for resource in ["nodemaintenances", "evacuations"] {
-        eventually(Duration::from_secs(30), resource, async || {
-            let path = format!("/apis/headgate.dev/v1alpha1/{resource}");
-            let listed = client.request::<Value>(request("GET", &path, &Value::Null)).await;
-            listed.map_err(|error| error.to_string())
-        })
-        .await;
-    }
+    apply_kinds(&control_plane, &client).await;
     // Pods need it, and no controller creates it here.
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     let accounts = "/api/v1/namespaces/default/serviceaccounts";

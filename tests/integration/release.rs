@@ -11,6 +11,8 @@ use headgate::config::{HEALTHZ_PORT, METRICS_PORT};
 use headgate_test_kubernetes::scratch;
 use serde_json::{Value, json};
 
+use crate::harness::{stdout_of, succeed};
+
 /// Writes a layout with two programs into a new directory.
 fn layout() -> PathBuf {
     let directory = scratch("release");
@@ -33,8 +35,7 @@ fn layout() -> PathBuf {
     ] {
         command.arg(format!("--{flag}={}", path.display()));
     }
-    let shown = command.output().unwrap();
-    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    succeed(&mut command);
     output
 }
 
@@ -64,9 +65,7 @@ fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> &'a [u8
 fn filtered(program: &str, arguments: &[&str], input: &[u8]) -> String {
     let file = scratch("filtered").join("input");
     std::fs::write(&file, input).unwrap();
-    let output = Command::new(program).args(arguments).arg(&file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    succeed(Command::new(program).args(arguments).arg(&file))
 }
 
 #[test]
@@ -173,8 +172,7 @@ fn krew_accepts_the_plugin_manifest_and_installs_the_archives() {
     for architecture in ["amd64", "arm64"] {
         archive(&directory, architecture, &["headgate", "LICENSE"]);
     }
-    let output = krew(&directory, "https://example.com/o/headgate");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    stdout_of(krew(&directory, "https://example.com/o/headgate"));
     let manifest = std::fs::read_to_string(directory.join("headgate-1.2.3-krew.yaml")).unwrap();
     let manifest: Value = serde_yaml::from_str(&manifest).unwrap();
     assert_eq!(manifest["spec"]["version"], "v1.2.3");
@@ -223,8 +221,7 @@ fn notes_are_the_section_of_the_version() {
     let (heading, section) = rest.split_once('\n').unwrap();
     let section = section.split("\n## [").next().unwrap();
     let output = notes(heading.split(']').next().unwrap());
-    assert!(output.status.success());
-    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), section.trim());
+    assert_eq!(stdout_of(output).trim(), section.trim());
     let output = notes("0.0.0");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(

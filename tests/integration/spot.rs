@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use headgate_agent::spot::NoticeRecord;
 use headgate_test_kubernetes::{assert_contains, control_plane, eventually, met, set_taints};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
 use imds::{Fault, Imds, document, event};
 
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, http};
+use crate::harness::{AgentOptions, http, objects};
 
 const SOON: Duration = Duration::from_secs(20);
 const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
@@ -33,20 +32,14 @@ async fn create(client: &Client, name: &str) {
     );
     let node = json!({"metadata": {"name": name}, "spec": {"providerID": provider_id,
         "taints": [{"key": OTHER, "value": "v", "effect": "NoSchedule"}]}});
-    let node: Node = serde_json::from_value(node).unwrap();
-    Api::<Node>::all(client.clone())
-        .create(&PostParams::default(), &node)
-        .await
-        .unwrap();
+    objects::create(&Api::<Node>::all(client.clone()), node).await;
     boot(client, name, "boot-1").await;
 }
 
 /// What kubelet reports after a boot.
 async fn boot(client: &Client, name: &str, boot_id: &str) {
-    let patch = json!({"status": {"nodeInfo": {"bootID": boot_id}}});
-    let nodes = Api::<Node>::all(client.clone());
-    let patch = Patch::Merge(patch);
-    nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    let status = json!({"status": {"nodeInfo": {"bootID": boot_id}}});
+    objects::merge_status(&Api::<Node>::all(client.clone()), name, status).await;
 }
 
 fn options(node: &str, kubeconfig: &std::path::Path, imds: &Imds) -> AgentOptions {
@@ -58,15 +51,9 @@ fn options(node: &str, kubeconfig: &std::path::Path, imds: &Imds) -> AgentOption
 /// Waits for `/healthz` to answer, 503 with these signals or 200 without any.
 async fn answers(agent: &Agent, within: Duration, signals: &[&str]) {
     let status = if signals.is_empty() { 200 } else { 503 };
-    eventually(within, &format!("{status} {signals:?}"), async || {
-        let answer = agent.healthz().await;
-        let body = answer.json();
-        met(
-            answer.status == status && body["signals"] == json!(signals),
-            format!("{} {body}", answer.status),
-        )
-    })
-    .await;
+    let is_expected = |answer: &http::Response| answer.status == status && answer.json()["signals"] == json!(signals);
+    let what = format!("{status} {signals:?}");
+    agent.healthz_becomes(within, &what, is_expected).await;
 }
 
 /// Asserts the present answer of `/healthz`.
@@ -182,12 +169,11 @@ async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
         &[event("A-1", "Preempt", LATER, &["other_1", "Spot-STORY_3"])],
     )));
     let began = Instant::now();
-    eventually(SOON, "503", async || {
-        let body = agent.healthz().await.json();
-        let signals = body["signals"].as_array().unwrap().clone();
-        met(signals.contains(&json!("preempt")), body)
-    })
-    .await;
+    let is_seen = |answer: &http::Response| {
+        let body = answer.json();
+        body["signals"].as_array().unwrap().contains(&json!("preempt"))
+    };
+    agent.healthz_becomes(SOON, "503", is_seen).await;
     println!("notice to 503: {:?}", began.elapsed());
     let record = tainted(&client, "spot-story", true).await;
     assert_eq!(record.event_id, "A-1");

@@ -1,14 +1,11 @@
 //! `headgate why NODE` with a real agent and the real API server.
 
 use std::process::Output;
-use std::time::Duration;
 
-use headgate_test_kubernetes::{assert_contains, control_plane, create_node, eventually, met, patch_node};
+use headgate_test_kubernetes::{assert_contains, control_plane, create_node, patch_node};
 use serde_json::{Value, json};
 
-use crate::harness::{AgentOptions, headgate, stdout_of};
-
-const SOON: Duration = Duration::from_mins(1);
+use crate::harness::{AgentOptions, headgate, refused, stdout_of};
 
 fn why(node: &str, more: &[&str]) -> Output {
     headgate(&control_plane().kubeconfig, &[&["why", node][..], more].concat())
@@ -30,11 +27,7 @@ async fn why_explains_a_taint_with_and_without_the_agent() {
     let taint =
         json!({"spec": {"unschedulable": true, "taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
     patch_node(&client, &node, taint).await;
-    eventually(SOON, "503", async || {
-        let answer = agent.healthz().await;
-        met(answer.status == 503, answer.text())
-    })
-    .await;
+    agent.answers(503).await;
     let text = stdout_of(why(&node, &["--statusz", &statusz]));
     assert_contains!(
         text,
@@ -58,9 +51,6 @@ async fn why_explains_a_taint_with_and_without_the_agent() {
 
 #[test]
 fn unavailable_sources_are_reported() {
-    let output = why("no-such-node", &[]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no Node \"no-such-node\""));
-    let output = why("n", &["--statusz", "nowhere"]);
-    assert_eq!(output.status.code(), Some(2));
+    refused(&why("no-such-node", &[]), 1, &["there is no Node \"no-such-node\""]);
+    refused(&why("n", &["--statusz", "nowhere"]), 2, &[]);
 }

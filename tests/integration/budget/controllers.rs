@@ -6,12 +6,11 @@ use headgate_sandbox::nodes;
 use headgate_test_kubernetes::own_cluster;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::{advises, budget, create, create_pod, create_service, json_of, restricted};
-use crate::harness::stdout_of;
+use crate::harness::{objects, stdout_of};
 
 /// A controller's specification for Pods of this application, on the host's network with a port there or not.
 fn spec(app: &str, host_network: bool, more: &Value) -> Value {
@@ -54,9 +53,7 @@ async fn populate(client: &Client) -> bool {
     let status = json!({"status": {"desiredNumberScheduled": 12, "currentNumberScheduled": 12, "numberMisscheduled": 0,
         "numberReady": 12}});
     let sets = Api::<DaemonSet>::namespaced(client.clone(), "default");
-    sets.patch_status("proxy", &PatchParams::default(), &Patch::Merge(&status))
-        .await
-        .unwrap();
+    objects::merge_status(&sets, "proxy", status).await;
     for (app, owners, host_network) in [
         ("db", owned_by("StatefulSet", &db), false),
         ("queue", owned_by("StatefulSet", &queue), false),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use headgate_sandbox::process::{Process, last_log_lines};
-use headgate_test_kubernetes::{eventually, own_cluster, own_control_plane_with, scratch};
+use headgate_test_kubernetes::{eventually, own_cluster, own_control_plane_with, scratch, set_taints};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -24,7 +24,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::real_cloud_controller_manager::{CLUSTER, Fixture, SUBSCRIPTION};
-use crate::harness::settings_file;
+use crate::harness::{objects, settings_file};
 
 mod chaos;
 mod holds;
@@ -224,15 +224,13 @@ impl Cluster {
         let service = json!({"metadata": {"name": name}, "spec": {
             "type": "LoadBalancer", "externalTrafficPolicy": policy, "ipFamilies": ["IPv4"], "ports": [{"name": "p80", "port": 80}]}});
         let services = Api::<Service>::namespaced(self.client.clone(), "default");
-        let service = serde_json::from_value(service).unwrap();
-        services.create(&PostParams::default(), &service).await.unwrap();
+        objects::create(&services, service).await;
         let endpoint = |(number, node)| json!({"addresses": [format!("10.244.0.{}", number + 1)], "nodeName": node});
         let endpoints: Vec<Value> = nodes.iter().enumerate().map(endpoint).collect();
         let slice = json!({"metadata": {"name": format!("{name}-1"), "labels": {"kubernetes.io/service-name": name}},
             "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80}]});
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
-        let slice = serde_json::from_value(slice).unwrap();
-        slices.create(&PostParams::default(), &slice).await.unwrap();
+        objects::create(&slices, slice).await;
     }
 
     async fn delete_service(&self, name: &str) {
@@ -250,9 +248,8 @@ impl Cluster {
         }
         let port = |port: &u16| json!({"name": format!("p{port}"), "port": port});
         let ports: Vec<Value> = self.ports.iter().map(port).collect();
-        let patch = Patch::Merge(json!({"spec": {"ports": ports}}));
         let services = Api::<Service>::namespaced(self.client.clone(), "default");
-        services.patch("web", &PatchParams::default(), &patch).await.unwrap();
+        objects::merge(&services, "web", json!({"spec": {"ports": ports}})).await;
     }
 
     async fn set_taint(&self, is_set: bool) {
@@ -261,9 +258,7 @@ impl Cluster {
         } else {
             json!([])
         };
-        let nodes = Api::<Node>::all(self.client.clone());
-        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-        nodes.patch(DRAINED, &PatchParams::default(), &patch).await.unwrap();
+        set_taints(&self.client, DRAINED, taints).await;
     }
 
     async fn pools(&self) -> Pools {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_sandbox::{process::Process, process::command_in, process::last_log_lines};
-use headgate_test_kubernetes::{eventually, own_cluster};
+use headgate_test_kubernetes::{eventually, own_cluster, patch_node};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::cloud_controller_manager::{Controller, GROUP, USER_AGENT, etag};
 use super::emulator_process::Emulator;
-use crate::harness::http;
+use crate::harness::{http, objects};
 
 mod lease_holds;
 mod local_pools;
@@ -104,8 +104,7 @@ impl Fixture {
 
     async fn set_service(&self, patch: Value) {
         let services = Api::<Service>::namespaced(self.client.clone(), "default");
-        let patch = Patch::Merge(patch);
-        services.patch("web", &PatchParams::default(), &patch).await.unwrap();
+        objects::merge(&services, "web", patch).await;
     }
 
     async fn set_ports(&self, ports: &[u16]) {
@@ -128,17 +127,14 @@ impl Fixture {
     }
 
     async fn exclude(&self, node: &str) {
-        let nodes = Api::<Node>::all(self.client.clone());
-        let patch = Patch::Merge(json!({"metadata": {"labels": {EXCLUDED: "true"}}}));
-        nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+        patch_node(&self.client, node, json!({"metadata": {"labels": {EXCLUDED: "true"}}})).await;
     }
 
     async fn set_endpoints(&self, nodes: &[&str]) {
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
         let endpoint = |(number, node)| json!({"addresses": [format!("10.244.0.{}", number + 1)], "nodeName": node});
         let endpoints: Vec<Value> = nodes.iter().enumerate().map(endpoint).collect();
-        let patch = Patch::Merge(json!({"endpoints": endpoints}));
-        slices.patch("web-1", &PatchParams::default(), &patch).await.unwrap();
+        objects::merge(&slices, "web-1", json!({"endpoints": endpoints})).await;
     }
 
     /// Sets a node Down in a pool, as headgate does.
@@ -248,13 +244,11 @@ fn node(number: u8) -> Node {
 async fn create_service(client: &Client, services: &Api<Service>) {
     let service = json!({"metadata": {"name": "web"}, "spec": {
         "type": "LoadBalancer", "ipFamilies": ["IPv4"], "ports": [{"name": "p80", "port": 80}]}});
-    let service = serde_json::from_value(service).unwrap();
-    services.create(&PostParams::default(), &service).await.unwrap();
+    objects::create(services, service).await;
     let slice = json!({"metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": "IPv4", "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": "node-1"}]});
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), "default");
-    let slice = serde_json::from_value(slice).unwrap();
-    slices.create(&PostParams::default(), &slice).await.unwrap();
+    objects::create(&slices, slice).await;
 }
 
 #[tokio::test]

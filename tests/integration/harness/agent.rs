@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use headgate_sandbox::agents::{self, AgentConfig, Controller};
-use headgate_test_kubernetes::scratch;
+use headgate_test_kubernetes::{eventually, met, scratch};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -110,6 +110,24 @@ impl Agent {
     /// Sends a GET to `/healthz`.
     pub(crate) async fn healthz(&self) -> Response {
         http::get(self.healthz_address(), "/healthz").await.unwrap()
+    }
+
+    /// Waits until the answer of `/healthz` is as expected.
+    pub(crate) async fn healthz_becomes(&self, within: Duration, what: &str, is_expected: impl Fn(&Response) -> bool) {
+        eventually(within, what, async || {
+            let answer = self.healthz().await;
+            let found = format!("{} {}; its log:\n{}", answer.status, answer.text(), self.log());
+            met(is_expected(&answer), found)
+        })
+        .await;
+    }
+
+    /// Waits until `/healthz` answers with this status.
+    pub(crate) async fn answers(&self, status: u16) {
+        let (what, is_expected) = (format!("/healthz answers {status}"), |answer: &Response| {
+            answer.status == status
+        });
+        self.healthz_becomes(2 * super::SOON, &what, is_expected).await;
     }
 
     /// The text of `/metrics`.

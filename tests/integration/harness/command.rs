@@ -20,3 +20,13 @@ pub(crate) fn stdout_of(output: Output) -> String {
 pub(crate) fn succeed(command: &mut Command) -> String {
     stdout_of(command.output().unwrap())
 }
+
+/// Standard error of a command that has failed with this exit code and in these words.
+pub(crate) fn refused(output: &Output, code: i32, words: &[&str]) -> String {
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    for part in words {
+        assert!(error.contains(part), "{part:?} is not in\n{error}");
+    }
+    error
+}

@@ -21,8 +21,7 @@ async fn write_secret(name: &str, data: &Value) {
     let secrets = Api::<Secret>::namespaced(control_plane().client(), "kube-system");
     // It may not exist.
     let _ = secrets.delete(name, &DeleteParams::default()).await;
-    let secret = serde_json::from_value(json!({"metadata": {"name": name}, "stringData": data})).unwrap();
-    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    objects::create(&secrets, json!({"metadata": {"name": name}, "stringData": data})).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! A panic of the leader task. A program with debug assertions has the one that panics; that the image's program unwinds as
 //! this one does, the compiler checks (`src/agent/leader_election.rs`).
 
+use std::time::Duration;
+
 use super::*;
 
 #[tokio::test]

@@ -92,11 +92,7 @@ async fn an_agent_reports_the_first_and_the_last_signal_of_its_node() {
     let receiver = Receiver::start().await;
     let node = create_node(&control_plane().client(), "webhook").await;
     let agent = agent_options(&node, &receiver, "").start().await;
-    eventually(SOON, "200", async || {
-        let status = agent.healthz().await.status;
-        met(status == 200, status)
-    })
-    .await;
+    agent.answers(200).await;
     taint(&node, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
     let notice = receiver.notice("NodeSignalled", &node).await;
     assert_eq!(notice["signals"], json!([TAINT]));

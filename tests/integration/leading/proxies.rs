@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
-use headgate_test_kubernetes::{eventually, met};
+use headgate_test_kubernetes::{control_plane, eventually, met, set_taints};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
@@ -53,13 +53,8 @@ async fn arm_and_the_webhook_are_reached_through_the_proxy_of_the_environment() 
     let options = options.settings(&settings).environment("ALL_PROXY", &proxy);
     let agent = options.environment("NO_PROXY", "excluded.invalid").start().await;
     lease.held_by(&node).await;
-    let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(headgate_test_kubernetes::control_plane().client());
-    let taint = serde_json::json!({"spec": {"taints": [{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]}});
-    let patch = kube::api::Patch::Merge(taint);
-    nodes
-        .patch(&node, &kube::api::PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    let taints = serde_json::json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]);
+    set_taints(&control_plane().client(), &node, taints).await;
     let expected = [
         "CONNECT arm.invalid:443 HTTP/1.1",
         "POST http://webhook.invalid/hook HTTP/1.1",

@@ -1,19 +1,19 @@
 //! `headgate plan`, `drain`, `undrain`, `status` and `why` about maintenances: the real program, a controller, the real API server, Azure's emulator.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{assert_contains, eventually, met, own_cluster, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{Controller, Emulator, SOON, api, apply_kinds, azure_json, populate, seed};
-use crate::harness::settings_file;
+use crate::harness::{objects, refused, settings_file};
 
 /// The command line against one cluster.
 struct CommandLine {
@@ -44,10 +44,8 @@ impl CommandLine {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// The exit code and standard error.
-    fn fails(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        let output: Output = self.command(arguments).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    fn refused(&self, arguments: &[&str], code: i32, words: &[&str]) {
+        refused(&self.command(arguments).output().unwrap(), code, words);
     }
 
     /// A command that goes on, and its output.
@@ -76,19 +74,12 @@ async fn protect(client: &Client) {
     let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     let pods = Api::<Pod>::namespaced(client.clone(), "default");
     let label = json!({"metadata": {"labels": {"app": "web"}}});
-    pods.patch("web", &PatchParams::default(), &Patch::Merge(&label))
-        .await
-        .unwrap();
-    pods.patch_status("web", &PatchParams::default(), &Patch::Merge(&ready))
-        .await
-        .unwrap();
+    objects::merge(&pods, "web", label).await;
+    objects::merge_status(&pods, "web", ready).await;
     let budget =
         json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
     let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), "default");
-    budgets
-        .create(&PostParams::default(), &serde_json::from_value(budget).unwrap())
-        .await
-        .unwrap();
+    objects::create(&budgets, budget).await;
     allow(client, 0).await;
 }
 
@@ -97,10 +88,7 @@ async fn allow(client: &Client, allowed: i32) {
     let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1 + allowed,
         "desiredHealthy": 1, "expectedPods": 1 + allowed}});
     let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), "default");
-    budgets
-        .patch_status("web", &PatchParams::default(), &Patch::Merge(&status))
-        .await
-        .unwrap();
+    objects::merge_status(&budgets, "web", status).await;
 }
 
 async fn maintenances(client: &Client) -> Vec<String> {
@@ -150,10 +138,8 @@ fn previews(headgate: &CommandLine, plan: &str) {
         limited,
         "maintenance.maxConcurrentNodes (50%) holds back 1 node: node-2. It waits until other nodes"
     );
-    let (code, error) = headgate.fails(&["plan", "node-1", "nowhere"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("there is no Node \"nowhere\""), "{error}");
-    assert_eq!(headgate.fails(&["plan"]).0, Some(2));
+    headgate.refused(&["plan", "node-1", "nowhere"], 1, &["there is no Node \"nowhere\""]);
+    headgate.refused(&["plan"], 2, &[]);
 }
 
 /// Nothing is created by mistakes and dry runs.
@@ -219,9 +205,7 @@ fn creates_nothing(headgate: &CommandLine, plan: &str) {
         (vec!["undrain", "nowhere"], 1, "there is no Node \"nowhere\""),
         (vec!["undrain", "-l", "pool=none"], 1, "no node matches -l"),
     ] {
-        let (found, error) = headgate.fails(&arguments);
-        assert_eq!(found, Some(code), "{arguments:?}: {error}");
-        assert!(error.contains(words), "{words:?} is not in {error}");
+        headgate.refused(&arguments, code, &[words]);
     }
 }
 
@@ -293,14 +277,9 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
 
     // Of another author.
     let label = json!({"metadata": {"labels": {"pool": "b"}}});
-    nodes
-        .patch("node-2", &PatchParams::default(), &Patch::Merge(&label))
-        .await
-        .unwrap();
+    objects::merge(&nodes, "node-2", label).await;
     super::drain(&api(client, "NodeMaintenance"), 1).await;
-    let (code, error) = headgate.fails(&["undrain", "node-1"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("`kubectl delete hgnm m` ends it"), "{error}");
+    headgate.refused(&["undrain", "node-1"], 1, &["`kubectl delete hgnm m` ends it"]);
     let given_back = headgate.done(&["undrain", "-l", "pool in (a, b)", "--timeout", "1m"]);
     assert_eq!(
         given_back,
@@ -313,9 +292,11 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
         created.starts_with("nodemaintenance.headgate.dev/drain-selected-"),
         "{created}"
     );
-    let (code, error) = headgate.fails(&["drain", "-l", "pool=b", "--timeout", "2s"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("not drained within 2s"), "{error}");
+    headgate.refused(
+        &["drain", "-l", "pool=b", "--timeout", "2s"],
+        1,
+        &["not drained within 2s"],
+    );
     assert_eq!(
         headgate.done(&["undrain", "-l", "pool=b", "--wait=false"]),
         created.replace('\n', " deleted\n")
@@ -331,31 +312,24 @@ async fn gives_back(headgate: &CommandLine, client: &Client) {
     headgate.done(&["drain", "node-2", "--wait=false"]);
     let complete = json!({"spec": {"stage": "Complete"}});
     let maintenances = api(client, "NodeMaintenance");
-    maintenances
-        .patch("drain-node-2", &PatchParams::default(), &Patch::Merge(&complete))
-        .await
-        .unwrap();
-    let (code, error) = headgate.fails(&["drain", "node-2"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert_contains!(
-        error,
-        "its stage is not Drain; `kubectl delete hgnm drain-node-2` ends it"
+    objects::merge(&maintenances, "drain-node-2", complete).await;
+    headgate.refused(
+        &["drain", "node-2"],
+        1,
+        &["its stage is not Drain; `kubectl delete hgnm drain-node-2` ends it"],
     );
     given_back(&headgate.done(&["undrain", "node-2"]));
     assert!(!is_cordoned("node-2").await);
 
     // Of a node that is gone.
-    let gone = serde_json::from_value(json!({"metadata": {"name": "node-9"}})).unwrap();
-    nodes.create(&PostParams::default(), &gone).await.unwrap();
+    objects::create(&nodes, json!({"metadata": {"name": "node-9"}})).await;
     headgate.done(&["drain", "node-9", "--wait=false"]);
     nodes.delete("node-9", &DeleteParams::default()).await.unwrap();
     assert_eq!(
         headgate.done(&["undrain", "node-9"]),
         "nodemaintenance.headgate.dev/drain-node-9 deleted\nnode/node-9 does not exist any more\n"
     );
-    let (code, error) = headgate.fails(&["undrain", "node-9"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("there is no Node \"node-9\""), "{error}");
+    headgate.refused(&["undrain", "node-9"], 1, &["there is no Node \"node-9\""]);
 }
 
 #[tokio::test]
@@ -370,12 +344,9 @@ async fn a_drain_is_planned_created_followed_and_explained() {
         azure: azure_json(&emulator, &directory),
         directory,
     };
-    let (code, error) = headgate.fails(&["drain", "node-1", "--name", "m"]);
-    assert_eq!(code, Some(1), "{error}");
+    headgate.refused(&["drain", "node-1", "--name", "m"], 1, &[]);
     populate(&client).await;
-    let (code, error) = headgate.fails(&["drain", "node-1"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("install headgate with maintenance.enabled"), "{error}");
+    headgate.refused(&["drain", "node-1"], 1, &["install headgate with maintenance.enabled"]);
     protect(&client).await;
     let plan = headgate.file(
         "plan",
@@ -413,12 +384,12 @@ async fn a_drain_is_planned_created_followed_and_explained() {
     blocked.signal(Signal::SIGINT);
     assert_eq!(blocked.wait(SOON).await.and_then(|status| status.code()), Some(130));
     prints(&blocked, "The drain goes on: ").await;
-    let (code, error) = headgate.fails(&[&drain[..], &["--timeout", "1s"]].concat());
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("not drained within 1s. The drain goes on"), "{error}");
-    let (code, error) = headgate.fails(&["drain", "node-1", "--name", "kernel"]);
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("its spec has another "), "{error}");
+    headgate.refused(
+        &[&drain[..], &["--timeout", "1s"]].concat(),
+        1,
+        &["not drained within 1s. The drain goes on"],
+    );
+    headgate.refused(&["drain", "node-1", "--name", "kernel"], 1, &["its spec has another "]);
 
     // Cancelled while it is followed.
     let mut cancelled = headgate.start("cancelled", &drain);

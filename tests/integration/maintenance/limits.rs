@@ -3,11 +3,12 @@
 use headgate_test_kubernetes::{eventually, met, own_cluster};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::{Controller, SOON, api, apply_kinds, populate};
+use crate::harness::objects;
 
 const SETTINGS: &str = "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {source: FailedProbes, failedProbes: 2}\nmaintenance: {enabled: true, maxConcurrentNodes: 50%}\n";
 
@@ -17,8 +18,7 @@ async fn cordon(maintenances: &Api<DynamicObject>, name: &str, nodes: &[&str]) {
     let terms: Vec<_> = nodes.iter().map(term).collect();
     let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name},
         "spec": {"nodeSelector": {"nodeSelectorTerms": terms}, "stage": "Cordon"}});
-    let maintenance = serde_json::from_value(maintenance).unwrap();
-    maintenances.create(&PostParams::default(), &maintenance).await.unwrap();
+    objects::create(maintenances, maintenance).await;
 }
 
 async fn cordoned(nodes: &Api<Node>) -> Vec<String> {

@@ -3,13 +3,13 @@
 use headgate_test_kubernetes::{eventually, met, own_cluster};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
 use super::{Controller, SOON, api, apply_kinds, drain, is_drained, populate};
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, http};
+use crate::harness::{AgentOptions, http, objects};
 
 const SETTINGS: &str = "kubeProxyHealthzUrl: Disabled\nserviceHealthChecks: Path\noutOfLoadBalancers: {source: FailedProbes, failedProbes: 2}\nmaintenance: {enabled: true}\n";
 
@@ -33,8 +33,7 @@ async fn create_service(client: &Client) {
     let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
         "ports": [{"port": 80}]}});
     let services = Api::<Service>::namespaced(client.clone(), "default");
-    let service = serde_json::from_value(service).unwrap();
-    services.create(&PostParams::default(), &service).await.unwrap();
+    objects::create(&services, service).await;
 }
 
 async fn start(node: &str, kubeconfig: &std::path::Path) -> Agent {
@@ -91,10 +90,7 @@ async fn two_nodes_with_signals_never_leave_a_service_without_a_serving_node() {
     drain(&maintenances, 1).await;
     let nodes = Api::<Node>::all(client.clone());
     let taint = json!({"spec": {"taints": [{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]}});
-    nodes
-        .patch("node-2", &PatchParams::default(), &Patch::Merge(taint))
-        .await
-        .unwrap();
+    objects::merge(&nodes, "node-2", taint).await;
 
     // Whichever signal came first: one of them serves at every moment, and in the end it is the first by name.
     eventually(SOON, "the second node leaves", async || {
@@ -115,17 +111,9 @@ async fn two_nodes_with_signals_never_leave_a_service_without_a_serving_node() {
     })
     .await;
     serve_on(&client, &["node-1", "node-3"]).await;
-    let third = json!({"metadata": {"name": "node-3"}});
-    nodes
-        .create(&PostParams::default(), &serde_json::from_value(third).unwrap())
-        .await
-        .unwrap();
+    objects::create(&nodes, json!({"metadata": {"name": "node-3"}})).await;
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let params = PatchParams::default();
-    nodes
-        .patch_status("node-3", &params, &Patch::Merge(ready))
-        .await
-        .unwrap();
+    objects::merge_status(&nodes, "node-3", ready).await;
     answers(&first, 503, "a third node serves").await;
     is_marked_out(&client, "node-1", &first).await;
     let status = is_drained(&client, &controller).await;

@@ -4,14 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate_test_kubernetes::{assert_contains, eventually, kubectl, own_cluster};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
-use serde_json::json;
+use kube::Client;
 
 use super::{Controller, SOON, apply_kinds, populate};
 use crate::harness::network::in_network_namespace;
-use crate::harness::{headgate, stdout_of, succeed};
+use crate::harness::{headgate, objects, refused, stdout_of, succeed};
 
 const SETTINGS: &str = "kubeProxyHealthzUrl: Disabled\noutOfLoadBalancers: {source: FailedProbes, failedProbes: 2}\nmaintenance: {enabled: true}\n";
 
@@ -21,18 +18,8 @@ const POD: &str = "10.99.0.1";
 /// The Pod of the controller, which runs on node-2.
 async fn create_pod(client: &Client, kubeconfig: &Path) {
     succeed(kubectl(kubeconfig).args(["-n", "kube-system", "create", "serviceaccount", "headgate"]));
-    let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": "controller"});
-    let pod = json!({"metadata": {"name": "headgate-controller-x", "labels": labels},
-        "spec": {"nodeName": "node-2", "hostNetwork": true, "serviceAccountName": "headgate", "automountServiceAccountToken": false,
-            "containers": [{"name": "headgate", "image": "headgate"}]}});
-    let pods = Api::<Pod>::namespaced(client.clone(), "kube-system");
-    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
-        .await
-        .unwrap();
-    let status = json!({"status": {"phase": "Running", "podIP": POD, "podIPs": [{"ip": POD}], "hostIP": POD}});
-    pods.patch_status("headgate-controller-x", &PatchParams::default(), &Patch::Merge(status))
-        .await
-        .unwrap();
+    let controller = ["headgate-controller-x", "controller", env!("CARGO_PKG_VERSION")];
+    objects::create_headgate_pod(client, controller, "node-2", POD).await;
 }
 
 #[test]
@@ -65,15 +52,11 @@ fn all_is_settled_where_the_leader_has_no_load_balancers() {
             stdout_of(status(&["--wait", "--timeout=30s"]));
             // Whoever names a configuration of Azure wants to know what is there.
             let asked = status(&["--exit-code", "--cluster-name=kubernetes"]);
-            let errors = String::from_utf8(asked.stderr).unwrap();
-            assert_eq!(asked.status.code(), Some(1), "{errors}");
-            assert_contains!(errors, "load balancers are not known: give --azure-config-file");
+            let words = "load balancers are not known: give --azure-config-file";
+            refused(&asked, 1, &[words]);
             // Nobody leads, and nobody says what the next leader has.
             controller.ends().await;
-            let left = status(&["--exit-code"]);
-            let errors = String::from_utf8(left.stderr).unwrap();
-            assert_eq!(left.status.code(), Some(1), "{errors}");
-            assert_contains!(errors, "no leader is alive");
+            refused(&status(&["--exit-code"]), 1, &["no leader is alive"]);
             control_plane.stop().await;
         },
     );

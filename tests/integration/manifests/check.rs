@@ -15,7 +15,7 @@ use super::caller::{ApiRequest, CONTROLLER, Caller, acting_on, install};
 use super::rendering::{delays, folder, hardened_with_identity, merged};
 use super::rights::{remove_verb, restore_rules};
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::http;
+use crate::harness::{http, refused};
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 const NETWORK: &str = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/nodes";
@@ -259,8 +259,7 @@ async fn faults_in_the_cluster(cluster: &Cluster, azure: &Azure) {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         let output = command.arg("check").args(flags).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && errors.contains(text), "{errors}");
+        refused(&output, 2, &[text]);
     }
     let nowhere = scratch("check-nowhere").join("kubeconfig");
     let text = std::fs::read_to_string(&administrator.kubeconfig).unwrap();
@@ -268,10 +267,8 @@ async fn faults_in_the_cluster(cluster: &Cluster, azure: &Azure) {
     file["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
     std::fs::write(&nowhere, file.to_string()).unwrap();
     let output = command(&nowhere, azure, &[]).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(3), "{errors}");
     assert_eq!(
-        errors,
+        refused(&output, 3, &[]),
         "headgate: the API server https://127.0.0.1:1 does not answer: Connection refused (os error 111)\n"
     );
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::rendering::{hardened, merged, profile, rendered};
 use super::{only, repository, stdout_of};
+use crate::harness::{refused, succeed};
 
 /// The objects of the operator's kinds.
 fn objects() -> Vec<Value> {
@@ -66,11 +67,8 @@ fn file_of(object: &str) -> PathBuf {
 
 /// The directory with the operator's CRDs, which tests/prometheus-operator/build.sh prints.
 pub(super) fn definitions() -> PathBuf {
-    let script = repository("tests/prometheus-operator/build.sh");
-    let output = Command::new(&script).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {errors}", script.display());
-    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
+    let printed = succeed(&mut Command::new(repository("tests/prometheus-operator/build.sh")));
+    PathBuf::from(printed.trim_end())
 }
 
 /// The part of an object that has the keys of `given`: without the defaults that the CRD adds.
@@ -131,8 +129,7 @@ async fn operator_accepts_monitors_and_rules_and_keeps_every_field() {
         assert!(podmonitor.contains(from), "{podmonitor}");
         let file = file_of(&podmonitor.replacen(from, to, 1));
         let output = run(&strict, Some(&file)).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.contains(expected), "{errors}");
+        refused(&output, 1, &[expected]);
     }
     control_plane.stop().await;
 }

@@ -14,16 +14,14 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::repository;
+use crate::harness::succeed;
 
 /// The directory with helm and chart-oci-layout, which tests/helm/build.sh prints.
 pub(crate) fn tools() -> &'static Path {
     static TOOLS: OnceLock<PathBuf> = OnceLock::new();
     TOOLS.get_or_init(|| {
-        let script = repository("tests/helm/build.sh");
-        let output = Command::new(&script).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {errors}", script.display());
-        PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
+        let printed = succeed(&mut Command::new(repository("tests/helm/build.sh")));
+        PathBuf::from(printed.trim_end())
     })
 }
 

@@ -6,6 +6,7 @@ use headgate_test_kubernetes::scratch;
 use serde_json::{Value, json};
 
 use super::settings_file;
+use crate::harness::refused;
 
 /// What an agent writes to standard error that cannot bind its metrics address.
 fn log(settings: &str, levels: &str) -> String {
@@ -33,10 +34,7 @@ fn log(settings: &str, levels: &str) -> String {
     ] {
         command.arg(flag).arg(path);
     }
-    let output = command.output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    text
+    refused(&command.output().unwrap(), 1, &[])
 }
 
 #[test]

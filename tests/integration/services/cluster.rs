@@ -2,28 +2,20 @@
 //! manifests give, and beside the real kube-proxy.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane, set_taints};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::body;
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, http};
+use crate::harness::{AgentOptions, SOON, http, objects};
 
 mod kube_proxy;
-
-/// Timeout of every wait, long enough for a busy sockets.
-const SOON: Duration = Duration::from_mins(1);
-
-fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
 
 fn web(more: &Value) -> Value {
     let mut service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
@@ -142,16 +134,11 @@ impl Story {
 
     async fn scale(&self, replicas: u32) {
         let deployments = Api::<Deployment>::default_namespaced(self.client.clone());
-        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-        deployments.patch("web", &PatchParams::default(), &patch).await.unwrap();
+        objects::merge(&deployments, "web", json!({"spec": {"replicas": replicas}})).await;
     }
 
     async fn patch_service(&self, spec: Value) -> Service {
-        let patch = Patch::Merge(json!({"spec": spec}));
-        self.services
-            .patch("web", &PatchParams::default(), &patch)
-            .await
-            .unwrap()
+        objects::merge(&self.services, "web", json!({"spec": spec})).await
     }
 }
 
@@ -169,12 +156,10 @@ async fn pods_become_ready(story: &Story, here: &str, there: &str) -> Vec<String
     let deployment = json!({"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}},
         "template": {"metadata": {"labels": {"app": "web"}}, "spec": pod_spec(here)}}});
     let deployments = Api::<Deployment>::default_namespaced(story.client.clone());
-    let deployment = object(deployment);
-    deployments.create(&PostParams::default(), &deployment).await.unwrap();
+    objects::create(&deployments, deployment).await;
     let pods = story.pods(2).await;
     // The service account exists by now.
-    let elsewhere = object(pod("elsewhere", there));
-    story.pods.create(&PostParams::default(), &elsewhere).await.unwrap();
+    objects::create(&story.pods, pod("elsewhere", there)).await;
     story.pod_is("elsewhere", "10.244.1.1", true).await;
     story.pod_is(&pods[0], "10.244.0.1", true).await;
     story.both_say(1, "one Pod ready, the other without an address").await;
@@ -219,11 +204,7 @@ async fn node_goes_away(story: &Story, here: &str, there: &str) {
     story.is_ready(there, "Unknown").await;
     taint(here, signal.clone()).await;
     for agent in [&story.at_path, &story.on_port] {
-        eventually(SOON, "/healthz fails", async || {
-            let status = agent.healthz().await.status;
-            met(status == 503, status)
-        })
-        .await;
+        agent.answers(503).await;
     }
     let is_kept = async |why: &str| {
         for agent in [&story.at_path, &story.on_port] {
@@ -285,8 +266,7 @@ async fn service_health_follows_the_real_endpoint_slice_controller() {
         pods: Api::default_namespaced(client.clone()),
         client,
     };
-    let service = object(web(&json!({})));
-    story.services.create(&PostParams::default(), &service).await.unwrap();
+    objects::create(&story.services, web(&json!({}))).await;
     story.both_say(0, "a Service without Pods").await;
     let pods = pods_become_ready(&story, &here, &there).await;
     pods_terminate(&story, &here, &pods).await;

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{LATER, LATER_STILL, SOON, answers, boot, create, metric, options, tainted};
+use crate::harness::{objects, succeed};
 use crate::manifests::rendering::folder;
 use crate::node::with_token;
 
@@ -18,8 +19,7 @@ async fn pod_token(client: &Client, node: &str) -> String {
     let pods = Api::<Pod>::namespaced(client.clone(), "kube-system");
     let pod = json!({"metadata": {"name": "headgate-x"}, "spec": {"nodeName": node, "serviceAccountName": "headgate",
         "automountServiceAccountToken": false, "containers": [{"name": "agent", "image": "headgate"}]}});
-    let pod: Pod = serde_json::from_value(pod).unwrap();
-    let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
+    let pod = objects::create(&pods, pod).await;
     let request = json!({"spec": {"audiences": [], "boundObjectRef":
         {"apiVersion": "v1", "kind": "Pod", "name": "headgate-x", "uid": pod.metadata.uid}}});
     let request: TokenRequest = serde_json::from_value(request).unwrap();
@@ -37,12 +37,7 @@ async fn eviction_notices_allow_only_the_draining_taint() {
     let imds = Imds::start().await;
     create(&client, "spot-rights").await;
     let example = folder(&json!({"evictionNotices": {"enabled": true}}));
-    let applied = kubectl(control_plane.kubeconfig())
-        .args(["apply", "-k"])
-        .arg(example)
-        .output()
-        .unwrap();
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    succeed(kubectl(control_plane.kubeconfig()).args(["apply", "-k"]).arg(example));
     let token = pod_token(&client, "spot-rights").await;
     let kubeconfig = with_token(control_plane.kubeconfig(), &token);
     // The policy is enforced once the API server has compiled it.

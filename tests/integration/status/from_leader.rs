@@ -7,22 +7,19 @@ use std::time::Duration;
 
 use headgate_sandbox::process::Process;
 use headgate_test_kubernetes::{assert_contains, eventually, kubectl, met, scratch};
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::through_api_server::documented_rights;
 use super::world::World;
-use super::{DRAIN, entry, refused};
+use super::{DRAIN, entry};
 use crate::harness::network::in_network_namespace;
-use crate::harness::{headgate, start_controller, stdout_of, succeed};
+use crate::harness::objects::create_headgate_pod;
+use crate::harness::{SOON, headgate, refused, start_controller, stdout_of, succeed};
 use crate::node::with_token;
 
 mod page;
 mod sysdump;
 
-const SOON: Duration = Duration::from_mins(1);
 /// The address of the controller's pod; the API server sends no request to one of loopback.
 const POD: &str = "10.99.0.1";
 
@@ -32,22 +29,12 @@ async fn create_pods(world: &World) {
     for account in ["headgate", "viewer"] {
         succeed(kubectl(administrator).args(["-n", "kube-system", "create", "serviceaccount", account]));
     }
-    let pods = Api::<Pod>::namespaced(world.client.clone(), "kube-system");
-    for (name, component, version, node, ip) in [
-        ("headgate-controller-x", "controller", "0.9.0", "node-3", POD),
-        ("headgate-y", "agent", "0.8.0", "node-2", "192.0.2.9"),
-    ] {
-        let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": component,
-            "app.kubernetes.io/version": version});
-        let pod = json!({"metadata": {"name": name, "labels": labels},
-            "spec": {"nodeName": node, "hostNetwork": true, "serviceAccountName": "headgate", "automountServiceAccountToken": false,
-                "containers": [{"name": "headgate", "image": format!("headgate:{version}")}]}});
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        pods.create(&PostParams::default(), &pod).await.unwrap();
-        let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": ip}});
-        let (params, patch) = (PatchParams::default(), Patch::Merge(status));
-        pods.patch_status(name, &params, &patch).await.unwrap();
-    }
+    let (controller, agent) = (
+        ["headgate-controller-x", "controller", "0.9.0"],
+        ["headgate-y", "agent", "0.8.0"],
+    );
+    create_headgate_pod(&world.client, controller, "node-3", POD).await;
+    create_headgate_pod(&world.client, agent, "node-2", "192.0.2.9").await;
 }
 
 fn start_leader(world: &World) -> Process {
@@ -126,8 +113,8 @@ fn without_a_leader(viewer: &Path) {
     );
     // Nothing is expected of a leader that never was.
     stdout_of(headgate(viewer, &["status", "--no-agents", "--exit-code"]));
-    let error = refused(&headgate(viewer, &["why", "service/web"]), 2);
-    assert_contains!(error, "the load balancers cannot be read: give --azure-config-file");
+    let words = "the load balancers cannot be read: give --azure-config-file";
+    refused(&headgate(viewer, &["why", "service/web"]), 2, &[words]);
 }
 
 fn waits_and_filters(world: &World, viewer: &Path) {
@@ -188,8 +175,8 @@ fn waits_and_filters(world: &World, viewer: &Path) {
         "node/node-2\nnode/node-3\n"
     );
     assert_eq!(names("kubernetes.io/hostname=elsewhere"), "");
-    let error = refused(&headgate(viewer, &["status", "-l", "a=b=c"]), 2);
-    assert!(error.contains("is no requirement"), "{error}");
+    let status = headgate(viewer, &["status", "-l", "a=b=c"]);
+    refused(&status, 2, &["is no requirement"]);
 }
 
 fn versions(viewer: &Path) {
@@ -220,6 +207,6 @@ fn services(viewer: &Path) {
     assert_eq!(explain(&["svc/web", "-n", "shop"]), shop);
     assert_eq!(explain(&["service", "shop/web"]), shop);
     assert!(explain(&["service/web"]).starts_with("Service default/web: "));
-    let error = refused(&headgate(viewer, &["why", "node-1", "-n", "shop"]), 2);
-    assert!(error.contains("--namespace is for a Service"), "{error}");
+    let why = headgate(viewer, &["why", "node-1", "-n", "shop"]);
+    refused(&why, 2, &["--namespace is for a Service"]);
 }

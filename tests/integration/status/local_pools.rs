@@ -4,45 +4,26 @@ use headgate_test_kubernetes::{assert_contains, scratch};
 use k8s_openapi::api::core::v1::{Namespace, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::PostParams;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::refused;
 use super::world::World;
-use crate::harness::{settings_file, stdout_of};
-
-fn parse<K: DeserializeOwned>(object: Value) -> K {
-    serde_json::from_value(object).unwrap()
-}
+use crate::harness::{objects, refused, settings_file, stdout_of};
 
 #[tokio::test]
 async fn pools_of_a_local_service_are_compared_with_its_endpoints() {
     let world = World::start().await;
     // The pool `kubernetes-IPv6` has the name of this Service's IPv4 pool.
-    let params = PostParams::default();
-    let namespace = parse(json!({"metadata": {"name": "kubernetes"}}));
-    Api::<Namespace>::all(world.client.clone())
-        .create(&params, &namespace)
-        .await
-        .unwrap();
-    let service = parse(
-        json!({"metadata": {"name": "ipv6"}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
-        "ports": [{"port": 80}]}}),
-    );
-    Api::<Service>::namespaced(world.client.clone(), "kubernetes")
-        .create(&params, &service)
-        .await
-        .unwrap();
+    let namespaces = Api::<Namespace>::all(world.client.clone());
+    objects::create(&namespaces, json!({"metadata": {"name": "kubernetes"}})).await;
+    let service = json!({"metadata": {"name": "ipv6"}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+        "ports": [{"port": 80}]}});
+    let services = Api::<Service>::namespaced(world.client.clone(), "kubernetes");
+    objects::create(&services, service).await;
     let endpoint = |node: &str| json!({"addresses": ["10.1.0.1"], "nodeName": node});
-    let slice = parse(
-        json!({"metadata": {"name": "ipv6-1", "labels": {"kubernetes.io/service-name": "ipv6"}}, "addressType": "IPv4",
-        "endpoints": [endpoint("node-1"), endpoint("unknown")]}),
-    );
-    Api::<EndpointSlice>::namespaced(world.client.clone(), "kubernetes")
-        .create(&params, &slice)
-        .await
-        .unwrap();
+    let slice = json!({"metadata": {"name": "ipv6-1", "labels": {"kubernetes.io/service-name": "ipv6"}}, "addressType": "IPv4",
+        "endpoints": [endpoint("node-1"), endpoint("unknown")]});
+    let slices = Api::<EndpointSlice>::namespaced(world.client.clone(), "kubernetes");
+    objects::create(&slices, slice).await;
 
     let why = |more: &[&str]| world.with_azure(&[&["why", "service", "kubernetes/ipv6"], more].concat());
     let inactive = stdout_of(why(&[]));
@@ -66,7 +47,7 @@ async fn pools_of_a_local_service_are_compared_with_its_endpoints() {
     let text = world.status(&on);
     assert_contains!(text, "LOCAL SERVICE", "kubernetes/kubernetes-ipv6");
 
-    refused(&world.with_azure(&["why", "service", "web"]), 2);
-    refused(&world.with_azure(&["why", "node-1", "default/web"]), 2);
-    refused(&world.headgate(&["why", "service", "default/web"]), 2);
+    refused(&world.with_azure(&["why", "service", "web"]), 2, &[]);
+    refused(&world.with_azure(&["why", "node-1", "default/web"]), 2, &[]);
+    refused(&world.headgate(&["why", "service", "default/web"]), 2, &[]);
 }

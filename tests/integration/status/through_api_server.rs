@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use headgate_sandbox::process::{Process, command_in};
 use headgate_test_kubernetes::{eventually, kubectl, met, own_cluster, scratch};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::harness::network::in_network_namespace;
-use crate::harness::{headgate, stdout_of, succeed};
+use crate::harness::{headgate, objects, stdout_of, succeed};
 use crate::node::with_token;
 
 /// An address that the API server proxies to; it refuses those of loopback.
@@ -26,27 +25,14 @@ pub(super) fn documented_rights() -> String {
 }
 
 async fn create_cluster(client: &Client, kubeconfig: &Path) {
-    let node: Node = serde_json::from_value(json!({"metadata": {"name": "far"}})).unwrap();
     let nodes = Api::<Node>::all(client.clone());
-    nodes.create(&PostParams::default(), &node).await.unwrap();
+    objects::create(&nodes, json!({"metadata": {"name": "far"}})).await;
     let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": UNREACHABLE}]}});
-    nodes
-        .patch_status("far", &PatchParams::default(), &Patch::Merge(address))
-        .await
-        .unwrap();
+    objects::merge_status(&nodes, "far", address).await;
     succeed(kubectl(kubeconfig).args(["-n", "kube-system", "create", "serviceaccount", "headgate"]));
     succeed(kubectl(kubeconfig).args(["-n", "kube-system", "create", "serviceaccount", "viewer"]));
-    let pod = json!({"metadata": {"name": "headgate-x", "labels": {
-            "app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": "agent"}},
-        "spec": {"nodeName": "far", "hostNetwork": true, "serviceAccountName": "headgate", "automountServiceAccountToken": false,
-            "containers": [{"name": "agent", "image": "headgate"}]}});
-    let pods = Api::<Pod>::namespaced(client.clone(), "kube-system");
-    let pod: Pod = serde_json::from_value(pod).unwrap();
-    pods.create(&PostParams::default(), &pod).await.unwrap();
-    let status = json!({"status": {"phase": "Running", "podIP": AGENT, "podIPs": [{"ip": AGENT}], "hostIP": AGENT}});
-    pods.patch_status("headgate-x", &PatchParams::default(), &Patch::Merge(status))
-        .await
-        .unwrap();
+    let agent = ["headgate-x", "agent", env!("CARGO_PKG_VERSION")];
+    objects::create_headgate_pod(client, agent, "far", AGENT).await;
 }
 
 fn verdict(kubeconfig: &Path, via: &str) -> Value {

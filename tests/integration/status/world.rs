@@ -21,8 +21,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::http;
-use crate::harness::{headgate, stdout_of};
+use crate::harness::{headgate, http, objects, stdout_of};
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 
@@ -104,9 +103,8 @@ impl World {
     }
 
     pub(crate) async fn taint(&self, node: &str, taints: Value) {
-        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
         let nodes = Api::<Decoded<Node>>::all(self.client.clone());
-        nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+        objects::merge(&nodes, node, json!({"spec": {"taints": taints}})).await;
     }
 
     /// Writes times to a Node that no `Timestamp` represents, with the rights of its kubelet: an update of the object, and of its status.

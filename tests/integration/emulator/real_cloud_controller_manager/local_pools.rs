@@ -98,13 +98,11 @@ async fn move_endpoints(with_headgate: bool, moves: usize) -> Followed {
     let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ipFamilies": ["IPv4"],
         "externalTrafficPolicy": "Local", "ports": [{"name": "p80", "port": 80}]}});
     let services = Api::<Service>::namespaced(client.clone(), "default");
-    let service = serde_json::from_value(service).unwrap();
     let slice = json!({"metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": "IPv4", "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": "node-1"}]});
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), "default");
-    let slice = serde_json::from_value(slice).unwrap();
-    slices.create(&PostParams::default(), &slice).await.unwrap();
-    services.create(&PostParams::default(), &service).await.unwrap();
+    objects::create(&slices, slice).await;
+    objects::create(&services, service).await;
     let first = |summary: &LoadBalancerSummary| summary.pools.get(POOL).is_some_and(|members| members.len() == 1);
     fixture.wait_for("a pool of its own", first).await;
     let headgate = with_headgate.then(|| start_headgate(&fixture, control_plane.kubeconfig()));

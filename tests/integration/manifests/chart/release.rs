@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{SOON, aks, chart, helm, merged, profile, stdout_of, text, values_file};
+use crate::harness::{self, refused};
 use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
 use crate::manifests::leader::{LEDGER, MAPS, OWN};
 use crate::manifests::leader_policy::in_force;
@@ -217,9 +218,8 @@ async fn a_profile_without_a_leader_is_refused_while_the_ledger_has_an_entry(adm
             .merge(&map, json!({"data": {"ledger.json": ledger}}))
             .await;
         let output = upgrade();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{stage}");
-        assert_contains!(said, "settings.adminState.mode to Disabled", "the ledger has no entry");
+        let words = ["settings.adminState.mode to Disabled", "the ledger has no entry"];
+        refused(&output, 1, &words);
     }
     let empty = json!({"version": 1, "generation": 4, "pools": [], "entries": []}).to_string();
     administrator.merge(&map, json!({"data": {"ledger.json": empty}})).await;
@@ -237,11 +237,9 @@ async fn another_name_is_refused_while_a_daemon_set_has_the_earlier_one(administ
         command.arg(chart()).args(["--set", name]).output().unwrap()
     };
     let unchanged = upgrade("fullnameOverride=headgate");
-    let said = String::from_utf8_lossy(&unchanged.stderr);
-    assert!(unchanged.status.success(), "{said}");
+    harness::stdout_of(unchanged);
     let changed = upgrade("fullnameOverride=gate");
-    let said = String::from_utf8_lossy(&changed.stderr);
-    assert!(!changed.status.success());
+    let said = refused(&changed, 1, &[]);
     let (_, command) = said
         .split_once("first run `kubectl ")
         .unwrap_or_else(|| panic!("{said}"));
@@ -454,8 +452,7 @@ async fn roll(administrator: &Caller) -> Value {
 async fn a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(world: &World, administrator: &Caller) {
     let (uninstall, uninstaller) = begin_uninstall(world, administrator, "node-3").await;
     let failed = run_hook(administrator, &uninstaller, Some("4s")).await;
-    let said = String::from_utf8_lossy(&failed.stderr);
-    assert_eq!(failed.status.code(), Some(1), "{said}");
+    let said = refused(&failed, 1, &[]);
     assert!(settings(administrator).await.contains("Disabled"));
     assert_contains!(
         said,
@@ -532,10 +529,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
 
     // With the earlier settings still running, the command waits to the end of its time.
     let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
-    let said = String::from_utf8_lossy(&early.stderr);
-    assert_eq!(early.status.code(), Some(1), "{said}");
-    assert_contains!(said, "the rollout of deployment/headgate-controller is not complete");
-    assert!(said.contains("headgate restore"), "{said}");
+    let rollout = "the rollout of deployment/headgate-controller is not complete";
+    refused(&early, 1, &[rollout, "headgate restore"]);
     assert_ne!(roll(&administrator).await, earlier_roll, "the pods restart again");
 
     // The rollout is complete and no new pod has led yet: what is Down still stands.
@@ -547,9 +542,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let rolled_out = ApiRequest::merge(&format!("{DEPLOYMENT}/status"), status);
     administrator.done(&rolled_out).await;
     let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
-    let said = String::from_utf8_lossy(&early.stderr);
-    assert_eq!(early.status.code(), Some(1), "{said}");
-    assert_contains!(said, "entries are Down by headgate", "127.0.0.2");
+    refused(&early, 1, &["entries are Down by headgate", "127.0.0.2"]);
 
     // A pod with the new settings leads.
     let settings = settings(&administrator).await;
@@ -561,9 +554,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     is_down(&world, &[]).await;
     maintenance_is(&administrator, "Complete").await;
     let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
-    let said = String::from_utf8_lossy(&early.stderr);
-    assert_eq!(early.status.code(), Some(1), "{said}");
-    assert_contains!(said, "entries were given back, and the leader watches them for 5 min");
+    let watched = "entries were given back, and the leader watches them for 5 min";
+    refused(&early, 1, &[watched]);
 
     // Five minutes later the leader has removed them.
     drop(successor);
@@ -572,10 +564,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
         .merge(&format!("{MAPS}/{LEDGER}"), json!({"data": {"ledger.json": empty}}))
         .await;
     let output = run_hook(&administrator, &uninstaller, None).await;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
     assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
+        harness::stdout_of(output),
         "Nothing is Down by headgate and no maintenance is left; it can be deleted.\n"
     );
     is_down(&world, &[]).await;
@@ -583,8 +573,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
 
     let times_and_count = json!({"completionTime": "2026-01-01T00:00:01Z", "succeeded": 1});
     end_job(&administrator, ["SuccessCriteriaMet", "Complete"], times_and_count).await;
-    let output = uninstall.await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    harness::stdout_of(uninstall.await.unwrap());
 
     only_the_commands_of_the_page_are_left_to_run(&administrator, &before).await;
     world.control_plane.stop().await;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 
 use headgate_test_kubernetes::kubectl;
-use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster, scratch};
+use headgate_test_kubernetes::{assert_contains, create_node, eventually, met, own_cluster};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Event, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -12,9 +12,9 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-use super::{SOON, body, local, object, web};
+use super::{SOON, body, local, web};
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, http, in_network_namespace};
+use crate::harness::{AgentOptions, http, in_network_namespace, objects, succeed};
 use crate::manifests::rendering::{folder, without_kube_proxy};
 use crate::node::with_token;
 
@@ -24,16 +24,7 @@ fn example() -> std::path::PathBuf {
 
 /// A kubeconfig for headgate's service account with the rights of the manifests, and no others.
 async fn as_headgate(client: &Client, kubeconfig: &Path) -> std::path::PathBuf {
-    let rendered = kubectl(kubeconfig).arg("kustomize").arg(example()).output().unwrap();
-    assert!(
-        rendered.status.success(),
-        "{}",
-        String::from_utf8_lossy(&rendered.stderr)
-    );
-    let file = scratch("manifests").join("all.yaml");
-    std::fs::write(&file, rendered.stdout).unwrap();
-    let applied = kubectl(kubeconfig).args(["apply", "-f"]).arg(&file).output().unwrap();
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    succeed(kubectl(kubeconfig).args(["apply", "-k"]).arg(example()));
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "kube-system");
     let granted = accounts
         .create_token_request("headgate", &PostParams::default(), &TokenRequest::default())
@@ -118,10 +109,9 @@ fn service_ports_without_kube_proxy() {
             let slice = json!({"metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
             "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": node}], "ports": [{"name": "http", "port": 8080}]});
             let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
-            slices.create(&PostParams::default(), &object(slice)).await.unwrap();
+            objects::create(&slices, slice).await;
             let services = Api::<Service>::default_namespaced(client.clone());
-            let service = object(web(&json!({"healthCheckNodePort": 31234})));
-            let service = services.create(&PostParams::default(), &service).await.unwrap();
+            let service = objects::create(&services, web(&json!({"healthCheckNodePort": 31234}))).await;
             failure_is_reported(&client, &agent, &node, &service).await;
 
             drop(stranger);
@@ -160,8 +150,7 @@ fn service_health_beside_kube_proxy() {
             let node = create_node(&client, "beside").await;
             let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
             let services = Api::<Service>::default_namespaced(client.clone());
-            let service = object(web(&json!({"healthCheckNodePort": 31235})));
-            services.create(&PostParams::default(), &service).await.unwrap();
+            objects::create(&services, web(&json!({"healthCheckNodePort": 31235}))).await;
             let start = async |mode: &str| {
                 let settings = format!("kubeProxyHealthzUrl: \"http://{proxy}\"\nserviceHealthChecks: {mode}\n");
                 let options = AgentOptions::new(&node, control_plane.kubeconfig()).settings(&settings);

@@ -6,12 +6,11 @@ use futures::{StreamExt as _, stream};
 use headgate_test_kubernetes::eventually;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::PostParams;
 use serde_json::json;
 
 use super::{POD, SOON};
 use crate::browser::{Change, Proxy, document, loads_again};
-use crate::harness::http;
+use crate::harness::{http, objects};
 use crate::status::DRAIN;
 use crate::status::world::World;
 
@@ -45,8 +44,7 @@ pub(super) async fn a_large_page(world: &World) {
         let taint = json!([{"key": DRAIN, "effect": "NoSchedule"}]);
         let node =
             json!({"metadata": {"name": format!("aks-nodepool1-12345678-vmss{number:06}")}, "spec": {"taints": taint}});
-        let node: Node = serde_json::from_value(node).unwrap();
-        nodes.create(&PostParams::default(), &node).await.unwrap();
+        objects::create(&nodes, node).await;
     };
     // One of the world's own nodes has a signal already.
     stream::iter(1..NODES)

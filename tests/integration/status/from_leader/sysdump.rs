@@ -7,12 +7,10 @@ use std::path::Path;
 use headgate_test_kubernetes::{assert_contains, scratch};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Secret};
 use kube::Api;
-use kube::api::PostParams;
 use serde_json::json;
 
 use super::headgate;
-use crate::harness::stdout_of;
-use crate::status::refused;
+use crate::harness::{objects, refused, stdout_of};
 use crate::status::world::World;
 
 /// Secrets that no archive may have; this word is in each of them.
@@ -23,8 +21,7 @@ async fn plant(world: &World) {
     let secret =
         json!({"metadata": {"name": "headgate-azure"}, "stringData": {"azure.json": azure, "cloud-config": azure}});
     let secrets = Api::<Secret>::namespaced(world.client.clone(), "kube-system");
-    let secret: Secret = serde_json::from_value(secret).unwrap();
-    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    objects::create(&secrets, secret).await;
     let text = format!(
         "azure: {{configSecret: kube-system/headgate-azure}}\nnotifications:\n  urlFile: /etc/headgate/webhook\n  \
          proxyUrl: http://user:{PLANTED}@proxy.example.com:3128\n  webhookUrl: https://hooks.example.com/services/{PLANTED}?sig={PLANTED}\n"
@@ -32,14 +29,12 @@ async fn plant(world: &World) {
     let settings =
         json!({"metadata": {"name": "headgate-settings"}, "data": {"settings.yaml": text, "other": PLANTED}});
     let maps = Api::<ConfigMap>::namespaced(world.client.clone(), "kube-system");
-    let settings: ConfigMap = serde_json::from_value(settings).unwrap();
-    maps.create(&PostParams::default(), &settings).await.unwrap();
+    objects::create(&maps, settings).await;
     // A message of the API server with a webhook in it.
     let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Node", "name": "node-1", "namespace": "kube-system"},
         "reason": "Failed", "message": format!("POST https://hooks.example.com/services/{PLANTED} failed"), "type": "Warning"});
     let events = Api::<Event>::namespaced(world.client.clone(), "kube-system");
-    let event: Event = serde_json::from_value(event).unwrap();
-    events.create(&PostParams::default(), &event).await.unwrap();
+    objects::create(&events, event).await;
 }
 
 /// The files of an archive, by their path below its directory.
@@ -110,5 +105,6 @@ pub(super) async fn sysdump(world: &World, viewer: &Path) {
         viewer,
         &["sysdump", "-f", directory.join("less.tar.gz").to_str().unwrap()],
     );
-    assert!(refused(&again, 1).contains("File exists"), "an archive is not replaced");
+    // An archive is not replaced.
+    refused(&again, 1, &["File exists"]);
 }
