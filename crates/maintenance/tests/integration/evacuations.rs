@@ -18,97 +18,70 @@ fn evacuation(pod: &str, fields: &Value) -> Value {
     })
 }
 
-fn evacuator(class: &str, priority: i64, role: Option<&str>) -> Value {
-    match role {
-        Some(role) => json!({"evacuatorClass": class, "priority": priority, "role": role}),
-        None => json!({"evacuatorClass": class, "priority": priority}),
-    }
+/// Evacuators, such as `a.example 5, b.example 10000 controller`.
+fn evacuators(list: &str) -> Value {
+    let evacuator = |text: &str| {
+        let words: Vec<_> = text.split(' ').collect();
+        let priority: i64 = words[1].parse().unwrap();
+        let mut evacuator = json!({"evacuatorClass": words[0], "priority": priority});
+        if let Some(role) = words.get(2) {
+            evacuator["role"] = json!(role);
+        }
+        evacuator
+    };
+    json!({"evacuators": list.split(", ").map(evacuator).collect::<Vec<_>>()})
 }
 
 #[tokio::test]
 async fn objects_are_taken_or_refused() {
     let client = cluster().await.client();
-    let controller = || evacuator("deployment.apps.k8s.io", 10_000, Some("controller"));
-    let hundred: Vec<_> = (0..100).map(|n| evacuator(&format!("e{n}.example"), n, None)).collect();
-    let more: Vec<_> = (0..101).map(|n| evacuator(&format!("e{n}.example"), n, None)).collect();
+    let controller = "deployment.apps.k8s.io 10000 controller";
+    let three = format!("{controller}, a.example 100000, b.example 0 backup");
+    let two_controllers = format!("{controller}, a.example 10000 controller");
+    let numbered = |count| {
+        let all: Vec<_> = (0..count).map(|n| format!("e{n}.example {n}")).collect();
+        evacuators(&all.join(", "))
+    };
+    let long = format!("{} 1", "a".repeat(55));
+    let deadline = |seconds| json!({"progressDeadlineSeconds": seconds});
     let rows: Vec<(&str, Value, &str)> = vec![
         ("only a pod", json!({}), ""),
-        ("the controller", json!({"evacuators": [controller()]}), ""),
-        (
-            "three",
-            json!({"evacuators": [controller(), evacuator("a.example", 100_000, None), evacuator("b.example", 0, Some("backup"))]}),
-            "",
-        ),
+        ("the controller", evacuators(controller), ""),
+        ("three", evacuators(&three), ""),
         ("none", json!({"evacuators": []}), ""),
-        (
-            "a path",
-            json!({"evacuators": [evacuator("headgate.dev/daemonset", 10_000, Some("controller"))]}),
-            "",
-        ),
-        (
-            "two paths",
-            json!({"evacuators": [evacuator("headgate.dev/daemonset/x", 1, None)]}),
-            "evacuatorClass",
-        ),
-        ("100", json!({"evacuators": hundred}), ""),
-        ("101", json!({"evacuators": more}), "must have at most 100 items"),
+        ("a path", evacuators("headgate.dev/daemonset 10000 controller"), ""),
+        ("two paths", evacuators("headgate.dev/daemonset/x 1"), "evacuatorClass"),
+        ("100", numbered(100), ""),
+        ("101", numbered(101), "must have at most 100 items"),
         (
             "a class twice",
-            json!({"evacuators": [evacuator("a.example", 1, None), evacuator("a.example", 2, None)]}),
+            evacuators("a.example 1, a.example 2"),
             "Duplicate value",
         ),
         (
             "10000 without the role",
-            json!({"evacuators": [evacuator("a.example", 10_000, None)]}),
+            evacuators("a.example 10000"),
             "priority 10000",
         ),
         (
             "10000 in another role",
-            json!({"evacuators": [evacuator("a.example", 10_000, Some("x"))]}),
+            evacuators("a.example 10000 x"),
             "priority 10000",
         ),
         (
             "the role at 9999",
-            json!({"evacuators": [evacuator("a.example", 9_999, Some("controller"))]}),
+            evacuators("a.example 9999 controller"),
             "priority 10000",
         ),
-        (
-            "two controllers",
-            json!({"evacuators": [controller(), evacuator("a.example", 10_000, Some("controller"))]}),
-            "at most one",
-        ),
-        (
-            "a negative priority",
-            json!({"evacuators": [evacuator("a.example", -1, None)]}),
-            "priority",
-        ),
-        (
-            "a priority too high",
-            json!({"evacuators": [evacuator("a.example", 100_001, None)]}),
-            "priority",
-        ),
-        (
-            "a class in capitals",
-            json!({"evacuators": [evacuator("A.example", 1, None)]}),
-            "evacuatorClass",
-        ),
-        (
-            "a class of 55",
-            json!({"evacuators": [evacuator(&"a".repeat(55), 1, None)]}),
-            "evacuatorClass",
-        ),
-        ("a deadline of 600", json!({"progressDeadlineSeconds": 600}), ""),
-        (
-            "of 599",
-            json!({"progressDeadlineSeconds": 599}),
-            "progressDeadlineSeconds",
-        ),
-        ("of 21600", json!({"progressDeadlineSeconds": 21_600}), ""),
-        (
-            "of 21601",
-            json!({"progressDeadlineSeconds": 21_601}),
-            "progressDeadlineSeconds",
-        ),
+        ("two controllers", evacuators(&two_controllers), "at most one"),
+        ("a negative priority", evacuators("a.example -1"), "priority"),
+        ("a priority too high", evacuators("a.example 100001"), "priority"),
+        ("a class in capitals", evacuators("A.example 1"), "evacuatorClass"),
+        ("a class of 55", evacuators(&long), "evacuatorClass"),
+        ("a deadline of 600", deadline(600), ""),
+        ("of 599", deadline(599), "progressDeadlineSeconds"),
+        ("of 21600", deadline(21_600), ""),
+        ("of 21601", deadline(21_601), "progressDeadlineSeconds"),
         ("no uid", json!({"podRef": {"name": "web"}}), "podRef.uid"),
     ];
     for (number, (what, fields, refused)) in rows.iter().enumerate() {
@@ -142,44 +115,28 @@ async fn the_name_is_the_pods_uid_and_name() {
     }
     let mut generated = evacuation("pod-b", &json!({}));
     generated["metadata"]["generateName"] = json!("x-");
-    try_create(
-        &client,
-        EVACUATIONS,
-        &generated,
-        "generateName is not allowed",
-        "generateName",
-    )
-    .await;
+    let refused = "generateName is not allowed";
+    try_create(&client, EVACUATIONS, &generated, refused, "generateName").await;
 }
 
 #[tokio::test]
 async fn the_spec_is_filled_in_once() {
     let client = cluster().await.client();
-    let list = json!([evacuator("a.example", 1, None)]);
+    let list = evacuators("a.example 1");
+    let immutable = "evacuators is immutable";
+    let (other, deadline) = (
+        json!({"podRef": {"name": "other"}}),
+        json!({"progressDeadlineSeconds": 900}),
+    );
     let rows: Vec<(&str, Value, Value, &str)> = vec![
-        ("evacuators are filled in", json!({}), json!({"evacuators": list}), ""),
-        (
-            "changed",
-            json!({"evacuators": list}),
-            json!({"evacuators": [evacuator("a.example", 2, None)]}),
-            "evacuators is immutable",
-        ),
-        (
-            "removed",
-            json!({"evacuators": list}),
-            json!({"evacuators": null}),
-            "evacuators is immutable",
-        ),
-        (
-            "another pod",
-            json!({}),
-            json!({"podRef": {"name": "other"}}),
-            "podRef is immutable",
-        ),
+        ("evacuators are filled in", json!({}), list.clone(), ""),
+        ("changed", list.clone(), evacuators("a.example 2"), immutable),
+        ("removed", list, json!({"evacuators": null}), immutable),
+        ("another pod", json!({}), other, "podRef is immutable"),
         (
             "another deadline",
             json!({}),
-            json!({"progressDeadlineSeconds": 900}),
+            deadline,
             "progressDeadlineSeconds is immutable",
         ),
     ];
@@ -196,29 +153,15 @@ async fn the_counter_of_failures_never_decreases() {
     let made = request(&client, "POST", EVACUATIONS, Some(&object)).await.unwrap();
     assert_eq!(made["spec"]["progressDeadlineSeconds"], 1800);
     let path = format!("{EVACUATIONS}/{UID}-counted");
+    let (counter, policy) = ("failedEvictionCounter", "evacuationCancellationPolicy");
+    let progress = "evacuationProgressTimestamp";
     for (what, status, refused) in [
-        ("up", json!({"failedEvictionCounter": 2}), ""),
-        (
-            "the same",
-            json!({"failedEvictionCounter": 2, "evacuationCancellationPolicy": "Forbid"}),
-            "",
-        ),
-        ("down", json!({"failedEvictionCounter": 1}), "can only increase"),
-        (
-            "an unknown policy",
-            json!({"evacuationCancellationPolicy": "Maybe"}),
-            "evacuationCancellationPolicy",
-        ),
-        (
-            "no time",
-            json!({"evacuationProgressTimestamp": "soon"}),
-            "evacuationProgressTimestamp",
-        ),
-        (
-            "a list in place of a time",
-            json!({"evacuationProgressTimestamp": []}),
-            "evacuationProgressTimestamp",
-        ),
+        ("up", json!({counter: 2}), ""),
+        ("the same", json!({counter: 2, policy: "Forbid"}), ""),
+        ("down", json!({counter: 1}), "can only increase"),
+        ("an unknown policy", json!({policy: "Maybe"}), policy),
+        ("no time", json!({progress: "soon"}), progress),
+        ("a list in place of a time", json!({progress: []}), progress),
     ] {
         let patch = json!({"status": status});
         let answer = request(&client, "PATCH", &format!("{path}/status"), Some(&patch)).await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{MAINTENANCES, cluster, request, try_create, try_patch};
+use crate::cluster::{MAINTENANCES, cluster, request, succeeded, try_create, try_patch};
 
 fn maintenance(name: &str, fields: &Value) -> Value {
     let mut spec = json!({"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]}]}});
@@ -12,13 +12,18 @@ fn maintenance(name: &str, fields: &Value) -> Value {
     json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec})
 }
 
-fn entry(kind: &str, priority: i64, label: Option<&str>) -> Value {
-    match label {
-        Some(label) => {
-            json!({"podType": kind, "podPriority": priority, "podSelector": {"matchLabels": {"app": label}}})
+/// A drain plan, such as `Default 1, DaemonSet 2`, each entry perhaps with the value of the label `app` that it selects.
+fn plan(entries: &str) -> Value {
+    let entry = |text: &str| {
+        let words: Vec<_> = text.split(' ').collect();
+        let priority: i64 = words[1].parse().unwrap();
+        let mut entry = json!({"podType": words[0], "podPriority": priority});
+        if let Some(label) = words.get(2) {
+            entry["podSelector"] = json!({"matchLabels": {"app": label}});
         }
-        None => json!({"podType": kind, "podPriority": priority}),
-    }
+        entry
+    };
+    json!({"drainPlan": entries.split(", ").map(entry).collect::<Vec<_>>()})
 }
 
 fn terms(terms: &Value) -> Value {
@@ -31,10 +36,8 @@ async fn the_defaults_are_filled_in() {
     let object = maintenance("defaults", &json!({"drainPlan": [{"podPriority": 5}]}));
     let made = request(&client, "POST", MAINTENANCES, Some(&object)).await.unwrap();
     assert_eq!(made["spec"]["stage"], "Idle");
-    assert_eq!(
-        made["spec"]["drainPlan"],
-        json!([{"podPriority": 5, "podType": "Default"}])
-    );
+    let filled_in = json!([{"podPriority": 5, "podType": "Default"}]);
+    assert_eq!(made["spec"]["drainPlan"], filled_in);
     assert_eq!(
         made["spec"]["loadBalancer"],
         json!({"confirmation": "Required", "confirmationTimeoutSeconds": 600, "connectionsDrainSeconds": 30, "connections": "Wait", "connectionsTimeoutSeconds": 300})
@@ -46,12 +49,36 @@ async fn the_defaults_are_filled_in() {
 #[tokio::test]
 async fn objects_are_taken_or_refused() {
     let client = cluster().await.client();
-    let named = |name: &str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
-    let expression = |operator: &str, values: &Value| {
-        terms(&json!([{"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}]))
+    // A term of a field, or of a label, with values or without.
+    let requirement = |key: &str, operator: &str, values: &[&str]| {
+        if values.is_empty() {
+            json!({"key": key, "operator": operator})
+        } else {
+            json!({"key": key, "operator": operator, "values": values})
+        }
     };
-    let many: Vec<_> = (0..33).map(|n| entry("Default", n, None)).collect();
-    let most: Vec<_> = (0..32).map(|n| entry("Default", n, None)).collect();
+    let field = |key, operator, values: &[&str]| json!({"matchFields": [requirement(key, operator, values)]});
+    let expression =
+        |key, operator, values: &[&str]| terms(&json!([{"matchExpressions": [requirement(key, operator, values)]}]));
+    let named = |names: &[&str]| field("metadata.name", "In", names);
+    let numbered = |count| {
+        let entries: Vec<_> = (0..count).map(|n| format!("Default {n}")).collect();
+        plan(&entries.join(", "))
+    };
+    let selecting = |selector: Value| json!({"drainPlan": [{"podPriority": 1, "podSelector": selector}]});
+    let in_without_values = terms(&json!([{"matchExpressions": [{"key": "k", "operator": "In", "values": []}]}]));
+    let other_field = "matchFields[0]: Invalid value: \"spec.unschedulable\": the only field is metadata.name";
+    let needs_values = "Invalid value: \"In\": operators In and NotIn need values";
+    let in_order = "Default -5, Default 1000 pg, Default 1000 redis, Default 1000, Default 2147483647, \
+         DaemonSet -2147483648, DaemonSet 7, Static 0";
+    let type_by_default = json!({"drainPlan": [{"podPriority": 1}, {"podPriority": 1, "podType": "Default"}]});
+    let without_priority = json!({"drainPlan": [{"podType": "Default"}]});
+    let key_only = |operator| selecting(json!({"matchExpressions": [{"key": "k", "operator": operator}]}));
+    let gate = |fields: Value| json!({"loadBalancer": fields});
+    let best_effort = json!({"confirmation": "BestEffort", "confirmationTimeoutSeconds": 0});
+    let ignored = gate(json!({"confirmation": "Ignore"}));
+    let negative = gate(json!({"connectionsDrainSeconds": -1}));
+    let too_long = gate(json!({"confirmationTimeoutSeconds": 86_401}));
     let rows: Vec<(&str, Value, &str)> = vec![
         ("only a selector", json!({}), ""),
         ("each stage at first: Cordon", json!({"stage": "Cordon"}), ""),
@@ -63,145 +90,71 @@ async fn objects_are_taken_or_refused() {
         ("a deadline that is a list", json!({"deadline": []}), "spec.deadline"),
         ("no selector", json!({"nodeSelector": null}), "spec.nodeSelector"),
         ("no terms", terms(&json!([])), "nodeSelectorTerms"),
-        ("names", terms(&json!([named("a"), named("b")])), ""),
+        ("names", terms(&json!([named(&["a"]), named(&["b"])])), ""),
         (
-            "two names in a field",
-            terms(&json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a", "b"]}]}])),
+            "two in a field",
+            terms(&json!([named(&["a", "b"])])),
             "one term for each node",
         ),
         (
-            "another field",
-            terms(&json!([{"matchFields": [{"key": "spec.unschedulable", "operator": "In", "values": ["a"]}]}])),
-            "matchFields[0]: Invalid value: \"spec.unschedulable\": the only field is metadata.name",
+            "another",
+            terms(&json!([field("spec.unschedulable", "In", &["a"])])),
+            other_field,
         ),
         (
             "Exists of a field",
-            terms(&json!([{"matchFields": [{"key": "metadata.name", "operator": "Exists"}]}])),
+            terms(&json!([field("metadata.name", "Exists", &[])])),
             "Unsupported value",
         ),
-        (
-            "In without values",
-            expression("In", &json!([])),
-            "Invalid value: \"In\": operators In and NotIn need values",
-        ),
+        ("In without values", in_without_values, needs_values),
         (
             "a key that no label has",
-            terms(&json!([{"matchExpressions": [{"key": "pool name", "operator": "Exists"}]}])),
+            expression("pool name", "Exists", &[]),
             "matchExpressions[0].key",
         ),
         (
             "a key with a domain",
-            terms(&json!([{"matchExpressions": [{"key": "example.com/Pool_1.a", "operator": "Exists"}]}])),
+            expression("example.com/Pool_1.a", "Exists", &[]),
             "",
         ),
-        ("Exists with values", expression("Exists", &json!(["v"])), "take none"),
-        (
-            "Exists",
-            terms(&json!([{"matchExpressions": [{"key": "k", "operator": "Exists"}]}])),
-            "",
-        ),
-        ("Gt an integer", expression("Gt", &json!(["-12"])), ""),
-        ("Gt a word", expression("Gt", &json!(["many"])), "an integer"),
-        ("Lt two", expression("Lt", &json!(["1", "2"])), "one value"),
+        ("Exists with values", expression("k", "Exists", &["v"]), "take none"),
+        ("Exists", expression("k", "Exists", &[]), ""),
+        ("Gt an integer", expression("k", "Gt", &["-12"]), ""),
+        ("Gt a word", expression("k", "Gt", &["many"]), "an integer"),
+        ("Lt two", expression("k", "Lt", &["1", "2"]), "one value"),
         (
             "an unknown operator",
-            expression("Like", &json!(["v"])),
+            expression("k", "Like", &["v"]),
             "Unsupported value",
         ),
-        (
-            "the plan in order",
-            json!({"drainPlan": [
-            entry("Default", -5, None), entry("Default", 1000, Some("pg")), entry("Default", 1000, Some("redis")), entry("Default", 1000, None),
-            entry("Default", 2_147_483_647, None), entry("DaemonSet", -2_147_483_648, None), entry("DaemonSet", 7, None), entry("Static", 0, None)]}),
-            "",
-        ),
-        (
-            "priorities go down",
-            json!({"drainPlan": [entry("Default", 2, None), entry("Default", 1, None)]}),
-            "in the order",
-        ),
-        (
-            "types go back",
-            json!({"drainPlan": [entry("DaemonSet", 1, None), entry("Default", 1, None)]}),
-            "in the order",
-        ),
-        (
-            "Static before DaemonSet",
-            json!({"drainPlan": [entry("Static", 1, None), entry("DaemonSet", 1, None)]}),
-            "in the order",
-        ),
-        (
-            "the selector is later",
-            json!({"drainPlan": [entry("Default", 1, None), entry("Default", 1, Some("pg"))]}),
-            "in the order",
-        ),
+        ("the plan in order", plan(in_order), ""),
+        ("priorities go down", plan("Default 2, Default 1"), "in the order"),
+        ("types go back", plan("DaemonSet 1, Default 1"), "in the order"),
+        ("Static before DaemonSet", plan("Static 1, DaemonSet 1"), "in the order"),
+        ("the selector is later", plan("Default 1, Default 1 pg"), "in the order"),
         (
             "the same entry twice",
-            json!({"drainPlan": [entry("Default", 1, None), entry("Default", 1, None)]}),
+            plan("Default 1, Default 1"),
             "duplicate entries",
         ),
         (
             "twice with a selector",
-            json!({"drainPlan": [entry("Default", 1, Some("a")), entry("Default", 1, Some("a"))]}),
+            plan("Default 1 a, Default 1 a"),
             "duplicate entries",
         ),
-        (
-            "twice, the type by default",
-            json!({"drainPlan": [{"podPriority": 1}, entry("Default", 1, None)]}),
-            "duplicate entries",
-        ),
-        (
-            "a default entry",
-            json!({"drainPlan": [entry("Default", 1_000_000_000, None)]}),
-            "",
-        ),
-        (
-            "an empty selector",
-            json!({"drainPlan": [{"podPriority": 1, "podSelector": {}}]}),
-            "podSelector",
-        ),
-        (
-            "an expression without values",
-            json!({"drainPlan": [{"podPriority": 1, "podSelector": {"matchExpressions": [{"key": "k", "operator": "In"}]}}]}),
-            "need values",
-        ),
-        (
-            "an expression",
-            json!({"drainPlan": [{"podPriority": 1, "podSelector": {"matchExpressions": [{"key": "k", "operator": "DoesNotExist"}]}}]}),
-            "",
-        ),
-        (
-            "no priority",
-            json!({"drainPlan": [{"podType": "Default"}]}),
-            "podPriority",
-        ),
-        (
-            "a priority above int32",
-            json!({"drainPlan": [entry("Default", 2_147_483_648, None)]}),
-            "podPriority",
-        ),
-        ("32 entries", json!({"drainPlan": most}), ""),
-        ("33 entries", json!({"drainPlan": many}), "must have at most 32 items"),
-        (
-            "a policy of the gate",
-            json!({"loadBalancer": {"confirmation": "BestEffort", "confirmationTimeoutSeconds": 0}}),
-            "",
-        ),
-        (
-            "an unknown policy",
-            json!({"loadBalancer": {"confirmation": "Ignore"}}),
-            "loadBalancer.confirmation",
-        ),
-        (
-            "a negative time",
-            json!({"loadBalancer": {"connectionsDrainSeconds": -1}}),
-            "connectionsDrainSeconds",
-        ),
-        (
-            "more than a day",
-            json!({"loadBalancer": {"confirmationTimeoutSeconds": 86_401}}),
-            "confirmationTimeoutSeconds",
-        ),
+        ("twice, the type by default", type_by_default, "duplicate entries"),
+        ("a default entry", plan("Default 1000000000"), ""),
+        ("an empty selector", selecting(json!({})), "podSelector"),
+        ("an expression without values", key_only("In"), "need values"),
+        ("an expression", key_only("DoesNotExist"), ""),
+        ("no priority", without_priority, "podPriority"),
+        ("a priority above int32", plan("Default 2147483648"), "podPriority"),
+        ("32 entries", numbered(32), ""),
+        ("33 entries", numbered(33), "must have at most 32 items"),
+        ("a policy of the gate", gate(best_effort), ""),
+        ("an unknown policy", ignored, "loadBalancer.confirmation"),
+        ("a negative time", negative, "connectionsDrainSeconds"),
+        ("more than a day", too_long, "confirmationTimeoutSeconds"),
         ("a long reason", json!({"reason": "r".repeat(1025)}), "reason"),
     ];
     for (number, (what, fields, refused)) in rows.iter().enumerate() {
@@ -222,15 +175,8 @@ async fn a_stage_is_never_left_backwards() {
             let object = maintenance(&format!("from-{from}-to-{to}"), &json!({"stage": before}));
             let refused = if to < from { "cannot be left backwards" } else { "" };
             let patch = json!({"spec": {"stage": after}});
-            try_patch(
-                &client,
-                MAINTENANCES,
-                &object,
-                &patch,
-                refused,
-                &format!("{before} to {after}"),
-            )
-            .await;
+            let what = format!("{before} to {after}");
+            try_patch(&client, MAINTENANCES, &object, &patch, refused, &what).await;
         }
     }
 }
@@ -238,62 +184,44 @@ async fn a_stage_is_never_left_backwards() {
 #[tokio::test]
 async fn what_may_change_later() {
     let client = cluster().await.client();
-    let plan = json!({"stage": "Drain", "drainPlan": [entry("Default", 1, None)]});
+    let mut planned = plan("Default 1");
+    planned["stage"] = json!("Drain");
+    let immutable = "drainPlan is immutable";
+    let gate = json!({"loadBalancer": {"confirmation": "BestEffort"}});
+    let nodes = terms(&json!([{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]));
+    let draining = json!({"stage": "Drain"});
+    let dry_run = |is_dry_run| json!({"stage": "Drain", "dryRun": is_dry_run});
+    let switched_on = "dryRun cannot be switched on";
     let rows: Vec<(&str, Value, Value, &str)> = vec![
-        (
-            "another plan",
-            plan.clone(),
-            json!({"drainPlan": [entry("Default", 2, None)]}),
-            "drainPlan is immutable",
-        ),
+        ("another plan", planned.clone(), plan("Default 2"), immutable),
         (
             "a longer plan",
-            plan.clone(),
-            json!({"drainPlan": [entry("Default", 1, None), entry("Default", 2, None)]}),
-            "drainPlan is immutable",
+            planned.clone(),
+            plan("Default 1, Default 2"),
+            immutable,
         ),
         (
             "no plan any more",
-            plan.clone(),
+            planned.clone(),
             json!({"drainPlan": null}),
-            "drainPlan is immutable",
+            immutable,
         ),
-        (
-            "a plan where none was",
-            json!({}),
-            json!({"drainPlan": [entry("Default", 2, None)]}),
-            "drainPlan is immutable",
-        ),
-        ("the reason", plan.clone(), json!({"reason": "disk"}), ""),
-        (
-            "the gate",
-            plan.clone(),
-            json!({"loadBalancer": {"confirmation": "BestEffort"}}),
-            "",
-        ),
-        (
-            "the nodes",
-            plan,
-            terms(&json!([{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}])),
-            "",
-        ),
+        ("a plan where none was", json!({}), plan("Default 2"), immutable),
+        ("the reason", planned.clone(), json!({"reason": "disk"}), ""),
+        ("the gate", planned.clone(), gate, ""),
+        ("the nodes", planned, nodes, ""),
         (
             "from a dry run to a real one",
-            json!({"stage": "Drain", "dryRun": true}),
+            dry_run(true),
             json!({"dryRun": false}),
             "",
         ),
-        (
-            "to a dry run while idle",
-            json!({}),
-            json!({"dryRun": true, "stage": "Drain"}),
-            "",
-        ),
+        ("to a dry run while idle", json!({}), dry_run(true), ""),
         (
             "to a dry run while draining",
-            json!({"stage": "Drain"}),
+            draining,
             json!({"dryRun": true}),
-            "dryRun cannot be switched on",
+            switched_on,
         ),
     ];
     for (number, (what, before, after, refused)) in rows.iter().enumerate() {
@@ -318,13 +246,13 @@ async fn the_status_is_a_subresource() {
         .await
         .unwrap();
     assert_eq!(set["status"]["podsLeft"], 7);
-    let listed = cluster()
-        .await
-        .kubectl()
-        .args(["get", "hgnm", "with-status", "--no-headers"])
-        .output()
-        .unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
+    let mut kubectl = cluster().await.kubectl();
+    let listed = succeeded(
+        &kubectl
+            .args(["get", "hgnm", "with-status", "--no-headers"])
+            .output()
+            .unwrap(),
+    );
     let columns: Vec<_> = listed.split_whitespace().take(5).collect();
     assert_eq!(columns, ["with-status", "Idle", "2", "7", "False"]);
     request(&client, "DELETE", &path, None).await.unwrap();

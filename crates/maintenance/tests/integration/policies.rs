@@ -56,30 +56,17 @@ async fn guarded() -> &'static Cluster {
             succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(policies).output().unwrap());
             let client = cluster.client();
             let kinds = json!({"apiGroups": ["headgate.dev"], "resources": ["*"], "verbs": ["*"]});
-            let delete = |resource: &str, names: &Value| {
-                let mut rule = json!({"apiGroups": [""], "resources": [resource], "verbs": ["delete"]});
-                if names.is_array() {
-                    rule["resourceNames"] = names.clone();
-                }
+            let delete = |resource: &str| json!({"apiGroups": [""], "resources": [resource], "verbs": ["delete"]});
+            let delete_named = |resource: &str, names: &[String]| {
+                let mut rule = delete(resource);
+                rule["resourceNames"] = json!(names);
                 rule
             };
             let nodes: Vec<_> = (0..20).map(|n| format!("n-{n}")).collect();
-            for (user, rules) in [
-                (NONE, vec![kinds.clone()]),
-                (CONTROLLER, vec![kinds.clone()]),
-                (
-                    ALL,
-                    vec![
-                        kinds.clone(),
-                        delete("nodes", &Value::Null),
-                        delete("pods", &Value::Null),
-                    ],
-                ),
-                (
-                    SOME,
-                    vec![kinds, delete("nodes", &json!(nodes)), delete("pods", &json!(["web"]))],
-                ),
-            ] {
+            let some = [delete_named("nodes", &nodes), delete_named("pods", &["web".to_owned()])];
+            let all = [delete("nodes"), delete("pods")];
+            for (user, rules) in [(NONE, &[][..]), (CONTROLLER, &[]), (ALL, &all), (SOME, &some)] {
+                let rules = [std::slice::from_ref(&kinds), rules].concat();
                 grant(&client, user, &rules).await;
             }
             eventually(SOON, "the policies are in force", async || {
@@ -94,18 +81,9 @@ async fn guarded() -> &'static Cluster {
                 }
                 // Other rights than those of a user need a moment as well.
                 let object = maintenance("probe", &[]);
-                match request_as(
-                    &client,
-                    ALL,
-                    "POST",
-                    &format!("{MAINTENANCES}?dryRun=All"),
-                    Some(&object),
-                )
-                .await
-                {
-                    Ok(_) => Ok(()),
-                    Err(refusal) => Err(refusal.message),
-                }
+                let path = format!("{MAINTENANCES}?dryRun=All");
+                let answer = request_as(&client, ALL, "POST", &path, Some(&object)).await;
+                answer.map(drop).map_err(|refusal| refusal.message)
             })
             .await;
         })
@@ -116,17 +94,32 @@ async fn guarded() -> &'static Cluster {
 async fn grant(client: &Client, user: &str, rules: &[Value]) {
     let name = user.replace(':', "-");
     let role = json!({"metadata": {"name": name}, "rules": rules});
-    let binding = json!({"metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
-    let group = "/apis/rbac.authorization.k8s.io/v1";
-    request(client, "POST", &format!("{group}/clusterroles"), Some(&role))
-        .await
-        .unwrap();
-    request(client, "POST", &format!("{group}/clusterrolebindings"), Some(&binding))
-        .await
-        .unwrap();
+    post(client, &format!("{RBAC}/clusterroles"), &role).await;
+    bind(client, &name, user).await;
 }
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+/// Binds a `ClusterRole` to a user.
+async fn bind(client: &Client, role: &str, user: &str) {
+    let binding = json!({"metadata": {"name": format!("{role}-test")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
+    post(client, &format!("{RBAC}/clusterrolebindings"), &binding).await;
+}
+
+async fn post(client: &Client, path: &str, object: &Value) {
+    request(client, "POST", path, Some(object)).await.unwrap();
+}
+
+/// Checks a request of a user. `refused` is part of the message of the refusal, or empty for none.
+async fn check(client: &Client, user: &str, (method, path): (&str, &str), body: Option<&Value>, refused: &str) {
+    let answer = request_as(client, user, method, path, body).await;
+    let body = body.map(ToString::to_string).unwrap_or_default();
+    judge(answer.as_ref(), refused, &format!("{user} {method} {path} {body}"));
+}
+
+const EACH: &str = "needs the right to delete each of its nodes";
 
 /// Of nodes by name, or without names of all Linux nodes.
 fn maintenance(name: &str, nodes: &[&str]) -> Value {
@@ -154,24 +147,23 @@ async fn a_maintenance_needs_the_right_to_delete_its_nodes() {
         nodes[at] = "other";
         nodes
     };
-    let each = "needs the right to delete each of its nodes";
     let all = "needs the right to delete all nodes";
     let mut rows: Vec<(&str, Vec<&str>, &str)> = vec![
-        (NONE, vec!["n-0"], each),
+        (NONE, vec!["n-0"], EACH),
         (NONE, vec![], all),
         (SOME, vec!["n-0"], ""),
         (SOME, named[..2].to_vec(), ""),
         (SOME, named[..3].to_vec(), ""),
         (SOME, named[..16].to_vec(), ""),
         (SOME, named[..17].to_vec(), all),
-        (SOME, vec!["other"], each),
+        (SOME, vec!["other"], EACH),
         (SOME, vec![], all),
         (ALL, vec!["n-0", "other"], ""),
         (ALL, named.clone(), ""),
         (ALL, vec![], ""),
-        (CONTROLLER, vec!["n-0"], each),
+        (CONTROLLER, vec!["n-0"], EACH),
     ];
-    rows.extend((0..16).map(|at| (SOME, with_other(at), each)));
+    rows.extend((0..16).map(|at| (SOME, with_other(at), EACH)));
     for (number, (user, nodes, refused)) in rows.into_iter().enumerate() {
         let object = maintenance(&format!("by-right-{number}"), &nodes);
         let path = format!("{MAINTENANCES}?dryRun=All");
@@ -180,88 +172,63 @@ async fn a_maintenance_needs_the_right_to_delete_its_nodes() {
     }
     let mut half = maintenance("half", &["n-0"]);
     let term = json!({"matchExpressions": [{"key": "pool", "operator": "Exists"}]});
-    half["spec"]["nodeSelector"]["nodeSelectorTerms"]
-        .as_array_mut()
-        .unwrap()
-        .push(term);
-    let answer = request_as(&client, SOME, "POST", MAINTENANCES, Some(&half)).await;
-    judge(answer.as_ref(), all, "one term without a name");
+    let terms = &mut half["spec"]["nodeSelector"]["nodeSelectorTerms"];
+    terms.as_array_mut().unwrap().push(term);
+    check(&client, SOME, ("POST", MAINTENANCES), Some(&half), all).await;
 }
 
 #[tokio::test]
 async fn changes_and_deletions_need_the_right_as_well() {
     let client = guarded().await.client();
-    request(
-        &client,
-        "POST",
-        MAINTENANCES,
-        Some(&maintenance("kept", &["n-0", "other"])),
-    )
-    .await
-    .unwrap();
-    request(
-        &client,
-        "POST",
-        MAINTENANCES,
-        Some(&maintenance("mine", &["n-0", "n-1"])),
-    )
-    .await
-    .unwrap();
-    let (kept, mine) = (format!("{MAINTENANCES}/kept"), format!("{MAINTENANCES}/mine"));
     let names: Vec<_> = (0..16).map(|number| format!("n-{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    request(&client, "POST", MAINTENANCES, Some(&maintenance("large", &names)))
-        .await
-        .unwrap();
-    let large = format!("{MAINTENANCES}/large");
+    for (name, nodes) in [
+        ("kept", &["n-0", "other"][..]),
+        ("mine", &["n-0", "n-1"]),
+        ("large", &names),
+    ] {
+        post(&client, MAINTENANCES, &maintenance(name, nodes)).await;
+    }
+    let [kept, mine, large] = ["kept", "mine", "large"].map(|name| format!("{MAINTENANCES}/{name}"));
     // As `headgate undrain` of one node.
     let without_one = json!({"spec": maintenance("", &names[1..])["spec"]});
     let reason = json!({"spec": {"reason": "disk"}});
-    let each = "needs the right to delete each of its nodes";
     let finalizer = json!({"metadata": {"finalizers": ["headgate.dev/maintenance-completion"]}});
+    let automatic = json!({"metadata": {"labels": {"headgate.dev/automatic": "preempt"}}});
     let owner =
         json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n-0", "uid": "u"}]}});
     let narrower = json!({"spec": maintenance("", &["n-0"])["spec"]});
     let wider = json!({"spec": maintenance("", &["n-0", "other"])["spec"]});
     for (user, method, path, patch, refused) in [
-        (NONE, "PATCH", &mine, &reason, each),
+        (NONE, "PATCH", &mine, &reason, EACH),
         // As a migration of stored objects sends it, or a tool that labels its objects.
         (NONE, "PATCH", &mine, &json!({}), ""),
         (NONE, "PATCH", &mine, &json!({"metadata": {"labels": {"a": "b"}}}), ""),
-        (NONE, "PATCH", &mine, &finalizer, each),
+        (NONE, "PATCH", &mine, &finalizer, EACH),
         // With both, headgate would take it for its own, and delete it.
-        (
-            NONE,
-            "PATCH",
-            &mine,
-            &json!({"metadata": {"labels": {"headgate.dev/automatic": "preempt"}}}),
-            each,
-        ),
-        (NONE, "PATCH", &mine, &owner, each),
+        (NONE, "PATCH", &mine, &automatic, EACH),
+        (NONE, "PATCH", &mine, &owner, EACH),
         (SOME, "PATCH", &mine, &reason, ""),
-        (SOME, "PATCH", &kept, &reason, each),
-        (SOME, "PATCH", &kept, &narrower, each),
-        (SOME, "PATCH", &mine, &wider, each),
+        (SOME, "PATCH", &kept, &reason, EACH),
+        (SOME, "PATCH", &kept, &narrower, EACH),
+        (SOME, "PATCH", &mine, &wider, EACH),
         (SOME, "PATCH", &mine, &narrower, ""),
         (SOME, "PATCH", &large, &without_one, ""),
         (ALL, "DELETE", &large, &Value::Null, ""),
-        (SOME, "DELETE", &kept, &Value::Null, each),
-        (CONTROLLER, "DELETE", &mine, &Value::Null, each),
+        (SOME, "DELETE", &kept, &Value::Null, EACH),
+        (CONTROLLER, "DELETE", &mine, &Value::Null, EACH),
         (SOME, "DELETE", &mine, &Value::Null, ""),
         (ALL, "DELETE", &kept, &Value::Null, ""),
     ] {
         let body = patch.is_object().then_some(patch);
-        let answer = request_as(&client, user, method, path, body).await;
-        judge(answer.as_ref(), refused, &format!("{user} {method} {path} {patch}"));
+        check(&client, user, (method, path), body, refused).await;
     }
 }
 
 #[tokio::test]
 async fn the_controller_may_change_finalizers_and_complete() {
     let client = guarded().await.client();
-    request(&client, "POST", MAINTENANCES, Some(&maintenance("controlled", &[])))
-        .await
-        .unwrap();
+    post(&client, MAINTENANCES, &maintenance("controlled", &[])).await;
     let path = format!("{MAINTENANCES}/controlled");
     let only = "may change only its own finalizer";
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "u"}]);
@@ -279,12 +246,17 @@ async fn the_controller_may_change_finalizers_and_complete() {
         (json!({"spec": {"stage": "Complete"}}), ""),
         (json!({"metadata": {"finalizers": null}}), ""),
     ] {
-        let answer = request_as(&client, CONTROLLER, "PATCH", &path, Some(&patch)).await;
-        judge(answer.as_ref(), refused, &patch.to_string());
+        check(&client, CONTROLLER, ("PATCH", &path), Some(&patch), refused).await;
     }
     let status = json!({"status": {"selectedNodes": 1}});
-    let answer = request_as(&client, CONTROLLER, "PATCH", &format!("{path}/status"), Some(&status)).await;
-    judge(answer.as_ref(), "", "the status");
+    check(
+        &client,
+        CONTROLLER,
+        ("PATCH", &format!("{path}/status")),
+        Some(&status),
+        "",
+    )
+    .await;
     request(&client, "DELETE", &path, None).await.unwrap();
 }
 
@@ -298,6 +270,7 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
         json!({"metadata": {"labels": {"a": "b"}}}),
         json!({"status": {"message": "working"}}),
     );
+    let no_finalizer = json!({"metadata": {"finalizers": []}});
     // The garbage collector deletes an object whose owner is gone.
     let owner = json!({"metadata": {"ownerReferences": [
         {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "5b3f8a9e-0000-4000-8000-000000000000"}]}});
@@ -311,20 +284,8 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
         (SOME, "PATCH", path("web"), Some(instigator("a")), ""),
         (NONE, "PATCH", path("web"), Some(instigator("b")), refused),
         (NONE, "PATCH", path("web"), Some(label), ""),
-        (
-            NONE,
-            "PATCH",
-            path("web"),
-            Some(json!({"metadata": {"finalizers": []}})),
-            refused,
-        ),
-        (
-            SOME,
-            "PATCH",
-            path("web"),
-            Some(json!({"metadata": {"finalizers": []}})),
-            "",
-        ),
+        (NONE, "PATCH", path("web"), Some(no_finalizer.clone()), refused),
+        (SOME, "PATCH", path("web"), Some(no_finalizer), ""),
         (NONE, "PATCH", path("web"), Some(owner.clone()), refused),
         (SOME, "PATCH", path("web"), Some(owner), ""),
         (SOME, "PATCH", path("db"), Some(instigator("a")), refused),
@@ -334,18 +295,8 @@ async fn an_evacuation_needs_the_right_to_delete_its_pod() {
         (SOME, "DELETE", path("web"), None, ""),
         (ALL, "DELETE", path("db"), None, ""),
     ] {
-        let answer = request_as(&client, user, method, &path, body.as_ref()).await;
-        judge(answer.as_ref(), refused, &format!("{user} {method} {path}"));
+        check(&client, user, (method, &path), body.as_ref(), refused).await;
     }
-}
-
-/// Binds a `ClusterRole` of the component to a user of its name.
-async fn bind(client: &Client, role: &str) {
-    let binding = json!({"metadata": {"name": format!("{role}-test")},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}]});
-    let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-    request(client, "POST", path, Some(&binding)).await.unwrap();
 }
 
 #[tokio::test]
@@ -359,16 +310,15 @@ async fn roles_for_people_and_evacuators_allow_what_they_are_for() {
     succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(rbac).output().unwrap());
     let client = cluster.client();
     for role in [EVACUATOR, VIEW, ADMIN, PODS] {
-        bind(&client, role).await;
+        bind(&client, role, role).await;
     }
     let role = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{PODS}");
     let labels = request(&client, "GET", &role, None).await.unwrap()["metadata"]["labels"].clone();
     for to in ["view", "edit", "admin"] {
         assert_eq!(labels[format!("rbac.authorization.k8s.io/aggregate-to-{to}")], "true");
     }
-    request(&client, "POST", EVACUATIONS, Some(&evacuation("roles")))
-        .await
-        .unwrap();
+    post(&client, EVACUATIONS, &evacuation("roles")).await;
+    let own = format!("{EVACUATIONS}/uid-roles");
     let status = format!("{EVACUATIONS}/uid-roles/status");
     let (message, label) = (
         json!({"status": {"message": "working"}}),
@@ -380,26 +330,18 @@ async fn roles_for_people_and_evacuators_allow_what_they_are_for() {
     })
     .await;
     let new = maintenance("roles", &["n-0"]);
-    let each = "needs the right to delete each of its nodes";
     for (user, method, path, body, refused) in [
         (EVACUATOR, "GET", EVACUATIONS, None, ""),
-        (
-            EVACUATOR,
-            "PATCH",
-            &*format!("{EVACUATIONS}/uid-roles"),
-            Some(&label),
-            "cannot patch resource",
-        ),
+        (EVACUATOR, "PATCH", &own, Some(&label), "cannot patch resource"),
         (EVACUATOR, "GET", MAINTENANCES, None, "cannot list resource"),
         (PODS, "GET", EVACUATIONS, None, ""),
         (PODS, "PATCH", &*status, Some(&message), "cannot patch resource"),
         (VIEW, "GET", MAINTENANCES, None, ""),
         (VIEW, "POST", MAINTENANCES, Some(&new), "cannot create resource"),
         (ADMIN, "GET", MAINTENANCES, None, ""),
-        (ADMIN, "POST", MAINTENANCES, Some(&new), each),
+        (ADMIN, "POST", MAINTENANCES, Some(&new), EACH),
     ] {
-        let answer = request_as(&client, user, method, path, body).await;
-        judge(answer.as_ref(), refused, &format!("{user} {method} {path}"));
+        check(&client, user, (method, path), body, refused).await;
     }
 }
 
@@ -443,29 +385,22 @@ fn owner(version: &str, kind: &str) -> Value {
 async fn a_selector_of_all_nodes_is_warned_of() {
     let cluster = guarded().await;
     let expression = |key: &str, operator: &str| json!({"matchExpressions": [{"key": key, "operator": operator}]});
+    let named = maintenance("", &["n-0"]);
     for (term, warns) in [
         (expression("kubernetes.io/hostname", "Exists"), true),
         (expression("kubernetes.io/os", "Exists"), true),
         (expression("pool", "Exists"), false),
         (expression("pool", "DoesNotExist"), false),
-        (
-            maintenance("", &["n-0"])["spec"]["nodeSelector"]["nodeSelectorTerms"][0].clone(),
-            false,
-        ),
+        (named["spec"]["nodeSelector"]["nodeSelectorTerms"][0].clone(), false),
     ] {
         let mut object = maintenance("warned", &["n-0"]);
-        object["spec"]["nodeSelector"]["nodeSelectorTerms"]
-            .as_array_mut()
-            .unwrap()
-            .push(term.clone());
+        let terms = &mut object["spec"]["nodeSelector"]["nodeSelectorTerms"];
+        terms.as_array_mut().unwrap().push(term.clone());
         let directory = std::env::temp_dir().join(format!("headgate-warned-{}", std::process::id()));
         std::fs::write(&directory, object.to_string()).unwrap();
-        let output = cluster
-            .kubectl()
-            .args(["create", "--dry-run=server", "-f"])
-            .arg(&directory)
-            .output()
-            .unwrap();
+        let mut kubectl = cluster.kubectl();
+        let create = kubectl.args(["create", "--dry-run=server", "-f"]).arg(&directory);
+        let output = create.output().unwrap();
         std::fs::remove_file(&directory).unwrap();
         let warned = String::from_utf8_lossy(&output.stderr).contains("matches every node of the cluster");
         assert!(output.status.success(), "{term}: {output:?}");

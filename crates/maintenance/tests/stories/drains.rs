@@ -1,7 +1,7 @@
 //! A drain from its first stage to the last, and what keeps it from going on.
 
-use headgate_maintenance::api::{LoadBalancerState, NodeMaintenance};
 use headgate_maintenance::api::names::COMPLETION_FINALIZER;
+use headgate_maintenance::api::{LoadBalancerState, NodeMaintenance};
 use headgate_test_kubernetes::{Fault, RecordedRequest};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
