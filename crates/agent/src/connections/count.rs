@@ -228,28 +228,18 @@ mod tests {
             oldest_seconds,
             ..ConnectionCount::default()
         };
+        let none = "no connection passes through this node";
+        let one = "1 connection passes through this node: 1 a/b";
+        let two = "17 connections pass through this node: 12 shop/api, 5 default/web; the oldest since 4 min";
+        let three = "6 connections pass through this node: 3 a/c, and of 2 more; the oldest since 24 h";
+        let [of_web, of_api] = [row("default/web", 5, 0), row("shop/api", 12, 0)];
+        let of_three = vec![row("a/a", 1, 0), row("a/b", 2, 0), row("a/c", 3, 0)];
         for (count, limit, expected) in [
-            (count(vec![], None), 3, "no connection passes through this node"),
-            (
-                count(vec![row("a/dns", 0, 7)], None),
-                3,
-                "no connection passes through this node",
-            ),
-            (
-                count(vec![row("a/b", 1, 0)], Some(0)),
-                3,
-                "1 connection passes through this node: 1 a/b",
-            ),
-            (
-                count(vec![row("default/web", 5, 0), row("shop/api", 12, 0)], Some(240)),
-                3,
-                "17 connections pass through this node: 12 shop/api, 5 default/web; the oldest since 4 min",
-            ),
-            (
-                count(vec![row("a/a", 1, 0), row("a/b", 2, 0), row("a/c", 3, 0)], Some(86_400)),
-                1,
-                "6 connections pass through this node: 3 a/c, and of 2 more; the oldest since 24 h",
-            ),
+            (count(vec![], None), 3, none),
+            (count(vec![row("a/dns", 0, 7)], None), 3, none),
+            (count(vec![row("a/b", 1, 0)], Some(0)), 3, one),
+            (count(vec![of_web, of_api], Some(240)), 3, two),
+            (count(of_three, Some(86_400)), 1, three),
         ] {
             assert_eq!(count.sentence(limit), expected);
         }
@@ -313,12 +303,10 @@ mod tests {
         let lines = |services: Vec<Service>| not_counted(&Destinations::new(services, &[]));
         let reason = "port 1 has neither an address of a load balancer nor a node port on an address of this node";
         assert_eq!(lines(vec![]), Vec::<String>::new());
+        let listed = lines(vec![nowhere("one", 1), nowhere("three", 3)]).join("\n");
         assert_eq!(
-            lines(vec![nowhere("one", 1), nowhere("three", 3)]),
-            [
-                format!("default/one: {reason}"),
-                format!("default/three: {reason} (and 2 more)")
-            ]
+            listed,
+            format!("default/one: {reason}\ndefault/three: {reason} (and 2 more)")
         );
         let many = |count| (0..count).map(|number| nowhere(&format!("s{number}"), 1)).collect();
         let (most, more) = (lines(many(MAX_NOT_COUNTED)), lines(many(MAX_NOT_COUNTED + 2)));
@@ -351,19 +339,13 @@ mod tests {
             "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}, {"port": 53, "protocol": "UDP"}]},
             "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10", "ipMode": "VIP"}, {"hostname": "lb.example"}]}},
         }));
-        let order = CountOrder::new(
-            node,
-            vec![Service::read(object.unwrap()).unwrap()],
-            &["192.0.2.0/24".parse().unwrap()],
-        );
+        let services = vec![Service::read(object.unwrap()).unwrap()];
+        let order = CountOrder::new(node, services, &["192.0.2.0/24".parse().unwrap()]);
         assert_eq!(order.excluded.len(), 6);
         let text = serde_json::to_string(&order).unwrap();
         assert_eq!(serde_json::from_str::<CountOrder>(&text).unwrap(), order, "{text}");
         let destinations = Destinations::new(order.services, &order.node_addresses);
-        assert_eq!(
-            destinations.len(),
-            4,
-            "the frontend's two ports, and the node port in both families"
-        );
+        // The frontend's two ports, and the node port in both families.
+        assert_eq!(destinations.len(), 4);
     }
 }

@@ -197,16 +197,17 @@ mod tests {
     use super::*;
 
     fn state() -> RememberedState {
-        let report = NodeReport::initial(None, &SignalRules::default(), Clock::System.now()).with_node(
-            Node {
-                uid: "u".into(),
-                taints: vec![Taint::new("drain", "NoSchedule")],
-                ..Node::default()
-            }
-            .with_signals(&SignalRules::new(["drain"], &[])),
+        let node = Node {
+            uid: "u".into(),
+            taints: vec![Taint::new("drain", "NoSchedule")],
+            ..Node::default()
+        };
+        let (node, now) = (
+            node.with_signals(&SignalRules::new(["drain"], &[])),
             Clock::System.now(),
         );
-        RememberedState::from_report("node-1", Boot::default(), &report, Clock::System.now()).unwrap()
+        let report = NodeReport::initial(None, &SignalRules::default(), now).with_node(node, now);
+        RememberedState::from_report("node-1", Boot::default(), &report, now).unwrap()
     }
 
     #[test]
@@ -217,11 +218,8 @@ mod tests {
         state().store(dir.path()).unwrap();
         let loaded = RememberedState::load(dir.path(), "node-1").unwrap().unwrap();
         assert_eq!(loaded.known.node.taints, state().known.node.taints);
-        assert_eq!(
-            std::fs::read_dir(dir.path()).unwrap().count(),
-            1,
-            "no temporary file is left"
-        );
+        let files = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(files, 1, "no temporary file is left");
     }
 
     #[test]
@@ -237,13 +235,11 @@ mod tests {
         assert!(load().ends_with("state.json is larger than 262144 bytes"));
         write(&serde_json::to_vec(&RememberedState { version: 2, ..state() }).unwrap());
         assert!(load().ends_with("state.json has version 2, this is version 1"));
-        write(
-            &serde_json::to_vec(&RememberedState {
-                node_name: "node-2".into(),
-                ..state()
-            })
-            .unwrap(),
-        );
+        let of_another = RememberedState {
+            node_name: "node-2".into(),
+            ..state()
+        };
+        write(&serde_json::to_vec(&of_another).unwrap());
         assert!(load().contains("is about Node \"node-2\", this is \"node-1\""));
     }
 
@@ -255,22 +251,21 @@ mod tests {
         assert!(state().store_or_remove(&missing).is_err());
         std::fs::create_dir(&missing).unwrap();
         state().store(&missing).unwrap();
-        let (reports, report) = watch::channel(NodeReport::initial(
-            Some(state().known),
-            &SignalRules::default(),
-            Clock::System.now(),
-        ));
+        let initial = NodeReport::initial(Some(state().known), &SignalRules::default(), Clock::System.now());
+        let (reports, report) = watch::channel(initial);
         std::fs::remove_dir_all(&missing).unwrap();
         tokio::time::pause();
         let proxy = watch::Sender::new(ProxyStatus::new(WRITE_RETRY_INTERVAL));
-        let storing = tokio::spawn(store_reports(
+        let (directory, node) = (missing.clone(), "node-1".to_owned());
+        let store = store_reports(
             report,
             proxy.subscribe(),
             Boot::default(),
-            missing.clone(),
-            "node-1".to_owned(),
+            directory,
+            node,
             Clock::System,
-        ));
+        );
+        let storing = tokio::spawn(store);
         let observed = reports.borrow().with_node(Node::default(), Clock::System.now());
         reports.send_replace(observed);
         tokio::time::sleep(WRITE_RETRY_INTERVAL / 2).await;
@@ -292,25 +287,16 @@ mod tests {
         let proxy = watch::Sender::new(ProxyStatus::new(WRITE_RETRY_INTERVAL));
         let boot = Boot::present(Some("127.0.0.1:10256".to_owned()));
         let (directory, node) = (dir.path().to_owned(), "node-1".to_owned());
-        let store = store_reports(
-            reports.subscribe(),
-            proxy.subscribe(),
-            boot.clone(),
-            directory,
-            node,
-            Clock::System,
-        );
+        let (report, proxied) = (reports.subscribe(), proxy.subscribe());
+        let store = store_reports(report, proxied, boot.clone(), directory, node, Clock::System);
         let storing = tokio::spawn(store);
         let stored = async |kube_proxy: Option<String>| {
             let expected = Boot {
                 kube_proxy,
                 ..boot.clone()
             };
-            while RememberedState::load(dir.path(), "node-1")
-                .unwrap()
-                .map(|state| state.boot)
-                != Some(expected.clone())
-            {
+            let load = || RememberedState::load(dir.path(), "node-1").unwrap();
+            while load().is_none_or(|state| state.boot != expected) {
                 tokio::time::sleep(WRITE_RETRY_INTERVAL).await;
                 tokio::task::yield_now().await;
             }

@@ -141,48 +141,38 @@ mod tests {
 
     #[test]
     fn reasons_to_release() {
+        const NOT_READY: &str = "node.kubernetes.io/not-ready";
         use ReleaseReason::{NodeGone, NotDisrupted, Out};
         let gone = report(&[KARPENTER_TAINT], true, None).without_node();
         let missing = initial().without_node();
+        let counted = |marker, connections| report_with(&[], true, Some(marker), Some(connections));
         let rows = vec![
             ("not known yet", initial(), None),
             ("a roll of the DaemonSet", report(&[], false, None), Some(NotDisrupted)),
             (
                 "kubelet's shutdown",
-                report(&["node.kubernetes.io/not-ready"], false, None),
+                report(&[NOT_READY], false, None),
                 Some(NotDisrupted),
             ),
-            (
-                "out, but nothing removes it",
-                report(&[], false, Some("True")),
-                Some(NotDisrupted),
-            ),
+            ("out, but stays", report(&[], false, Some("True")), Some(NotDisrupted)),
             ("consolidation", report(&[KARPENTER_TAINT], false, None), None),
             ("not out yet", report(&[KARPENTER_TAINT], true, Some("False")), None),
             ("not confirmed", report(&[KARPENTER_TAINT], true, Some("Unknown")), None),
             ("out", report(&[KARPENTER_TAINT], false, Some("True")), Some(Out)),
             ("deleted before the taint", report(&[], true, None), None),
             ("deleted and out", report(&[], true, Some("True")), Some(Out)),
-            (
-                "connections pass through it",
-                report_with(&[], true, Some("True"), Some(("False", "ConnectionsOpen"))),
-                None,
-            ),
+            ("connections pass", counted("True", ("False", "ConnectionsOpen")), None),
             (
                 "the last one has ended",
-                report_with(&[], true, Some("True"), Some(("True", "NoConnections"))),
+                counted("True", ("True", "NoConnections")),
                 Some(Out),
             ),
             (
                 "they cannot be counted",
-                report_with(&[], true, Some("True"), Some(("Unknown", "NotCounted"))),
+                counted("True", ("Unknown", "NotCounted")),
                 Some(Out),
             ),
-            (
-                "no connections, but not out",
-                report_with(&[], true, Some("False"), Some(("True", "NoConnections"))),
-                None,
-            ),
+            ("none, but not out", counted("False", ("True", "NoConnections")), None),
             ("gone", gone, Some(NodeGone)),
             ("never seen", missing, Some(NodeGone)),
         ];
@@ -207,14 +197,8 @@ mod tests {
         sender.send_replace(report(&[KARPENTER_TAINT], true, Some("False")));
         let start = Instant::now();
         let outcome = wait_for_release(reports, Duration::from_mins(1)).await;
-        let waits_for = Some("lb/pool".to_owned());
-        assert_eq!(
-            outcome,
-            HoldOutcome::TimedOut {
-                uid: Some("u".to_owned()),
-                waits_for
-            }
-        );
+        let (uid, waits_for) = (Some("u".to_owned()), Some("lb/pool".to_owned()));
+        assert_eq!(outcome, HoldOutcome::TimedOut { uid, waits_for });
         assert_eq!(start.elapsed(), Duration::from_mins(1));
     }
 }

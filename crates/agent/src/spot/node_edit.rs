@@ -103,6 +103,7 @@ mod tests {
 
     use super::super::fixtures::{BOOT, at, clear, notice, record, tracking};
     use super::super::notice::Notice;
+    use super::TaintChange::{Recorded, Tainted, Untainted};
     use super::*;
 
     fn node(taints: &Value, annotations: Option<&NoticeRecord>) -> Node {
@@ -128,12 +129,8 @@ mod tests {
         let change = edit_node(tracker, &mut node, now).unwrap();
         let annotations = node.metadata.annotations.clone().unwrap();
         let others = before.metadata.annotations.unwrap_or_default();
-        let others = others.iter().filter(|(key, _)| *key != SPOT_NOTICE_ANNOTATION);
-        assert!(
-            others
-                .into_iter()
-                .all(|(key, value)| annotations.get(key) == Some(value))
-        );
+        let mut others = others.iter().filter(|(key, _)| *key != SPOT_NOTICE_ANNOTATION);
+        assert!(others.all(|(key, value)| annotations.get(key) == Some(value)));
         let record = NoticeRecord::from_annotations(&annotations).unwrap();
         (change, json!(node.spec.unwrap().taints.unwrap()), record)
     }
@@ -144,17 +141,15 @@ mod tests {
         let now = "1970-01-01T00:01:00.9Z".parse().unwrap();
         let other = json!({"key": "other", "effect": "NoExecute"});
         let tainted = record("a", Some(100), Some(60));
-        for (before, after) in [
-            (Value::Null, json!([ours(60)])),
-            (json!([other]), json!([other, ours(60)])),
-        ] {
+        let beside = (json!([other]), json!([other, ours(60)]));
+        for (before, after) in [(Value::Null, json!([ours(60)])), beside] {
             let edited = edited(&tracker, node(&before, None), now);
-            assert_eq!(edited, (TaintChange::Tainted, after, tainted.clone()));
+            assert_eq!(edited, (Tainted, after, tainted.clone()));
         }
         // The taint of another writer does not become headgate's.
         let already = edited(&tracker, node(&json!([theirs()]), None), now);
         let recorded = record("a", Some(100), None);
-        assert_eq!(already, (TaintChange::Recorded, json!([theirs()]), recorded));
+        assert_eq!(already, (Recorded, json!([theirs()]), recorded));
     }
 
     #[test]
@@ -162,28 +157,20 @@ mod tests {
         let tracker = tracking(notice("b", Some(200)), true);
         let first = record("a", Some(100), Some(50));
         let of_b = |tainted_at| record("b", Some(200), tainted_at);
-        for (what, before, expected) in [
+        for (what, before, change, after, tainted_at) in [
+            ("kept", json!([ours(50)]), Recorded, json!([ours(50)]), Some(50)),
+            ("removed meanwhile", json!([]), Tainted, json!([ours(60)]), Some(60)),
+            // It is not headgate's.
             (
-                "kept",
-                json!([ours(50)]),
-                (TaintChange::Recorded, json!([ours(50)]), of_b(Some(50))),
-            ),
-            (
-                "removed meanwhile",
-                json!([]),
-                (TaintChange::Tainted, json!([ours(60)]), of_b(Some(60))),
-            ),
-            (
-                "another writer set it again, so it is not headgate's",
+                "set again by another",
                 json!([theirs()]),
-                (TaintChange::Recorded, json!([theirs()]), of_b(None)),
+                Recorded,
+                json!([theirs()]),
+                None,
             ),
         ] {
-            assert_eq!(
-                edited(&tracker, node(&before, Some(&first)), at(60)),
-                expected,
-                "{what}"
-            );
+            let found = edited(&tracker, node(&before, Some(&first)), at(60));
+            assert_eq!(found, (change, after, of_b(tainted_at)), "{what}");
         }
     }
 
@@ -205,16 +192,10 @@ mod tests {
             taint["value"] = json!(value);
             taint
         };
-        for (notice, value) in AzureNotice::ALL
-            .into_iter()
-            .zip(["spot-eviction", "terminate", "redeploy", "reboot"])
-        {
+        let values = ["spot-eviction", "terminate", "redeploy", "reboot"];
+        for (notice, value) in AzureNotice::ALL.into_iter().zip(values) {
             let tracker = announced(notice, "a");
-            let expected = (
-                TaintChange::Tainted,
-                json!([valued(value, 60)]),
-                of(notice, "a", Some(60)),
-            );
+            let expected = (Tainted, json!([valued(value, 60)]), of(notice, "a", Some(60)));
             assert_eq!(edited(&tracker, node(&json!([]), None), at(60)), expected);
         }
         // A graver notice changes the taint of the one before, and no other writer's.
@@ -224,7 +205,7 @@ mod tests {
             (theirs(), theirs(), None),
         ] {
             let node = node(&json!([before]), Some(&reboot));
-            let expected = (TaintChange::Recorded, json!([after]), of(terminate, "b", tainted_at));
+            let expected = (Recorded, json!([after]), of(terminate, "b", tainted_at));
             assert_eq!(edited(&announced(terminate, "b"), node, at(60)), expected);
         }
     }
@@ -235,10 +216,10 @@ mod tests {
         let gone = record("a", Some(100), None);
         let other = json!({"key": "other", "effect": "NoSchedule"});
         let removed = edited(&clear(), node(&json!([other, ours(50), other]), Some(&known)), at(110));
-        assert_eq!(removed, (TaintChange::Untainted, json!([other, other]), gone.clone()));
+        assert_eq!(removed, (Untainted, json!([other, other]), gone.clone()));
         for left in [json!([theirs()]), json!([ours(51)]), json!([other]), json!([])] {
             let kept = edited(&clear(), node(&left, Some(&known)), at(110));
-            assert_eq!(kept, (TaintChange::Recorded, left, gone.clone()));
+            assert_eq!(kept, (Recorded, left, gone.clone()));
         }
     }
 

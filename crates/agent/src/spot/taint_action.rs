@@ -127,12 +127,7 @@ mod tests {
             ("under another time", &notice("A", Some(200)), Some(&ours), None),
             ("recorded, now started", &notice("a", None), Some(&ours), None),
             ("another notice", &b, Some(&ours), Some(add(&b))),
-            (
-                "another, already started",
-                &b_started,
-                Some(&ours),
-                Some(add(&b_started)),
-            ),
+            ("another one, started", &b_started, Some(&ours), Some(add(&b_started))),
         ] {
             let action = next_taint_action(&listed(notice), record, BOOT, at(60));
             assert_eq!(action, want, "{case}");
@@ -177,11 +172,8 @@ mod tests {
             boot_id: String::new(),
             ..record("a", Some(100), Some(50))
         };
-        assert_eq!(
-            next_taint_action(&none, Some(&unknown), BOOT, at(60)),
-            None,
-            "the boot was not known"
-        );
+        let action = next_taint_action(&none, Some(&unknown), BOOT, at(60));
+        assert_eq!(action, None, "the boot was not known");
     }
 
     #[test]
@@ -210,10 +202,8 @@ mod tests {
 
     #[test]
     fn record_of_an_eviction_has_no_event_type() {
-        for (event_type, said) in [
-            (AzureNotice::Preempt, ""),
-            (AzureNotice::Reboot, r#""eventType":"Reboot","#),
-        ] {
+        let reboot = r#""eventType":"Reboot","#;
+        for (event_type, said) in [(AzureNotice::Preempt, ""), (AzureNotice::Reboot, reboot)] {
             let record = NoticeRecord {
                 event_type,
                 ..record("a", None, None)
@@ -225,20 +215,14 @@ mod tests {
 
     #[test]
     fn unreadable_record_is_none() {
+        let read = |text: &str| {
+            let annotations = [(SPOT_NOTICE_ANNOTATION.to_owned(), text.to_owned())];
+            NoticeRecord::from_annotations(&annotations.into())
+        };
         for text in ["", "{}", "null", "[]", "{\"eventId\": 7}"] {
-            assert_eq!(
-                NoticeRecord::from_annotations(&[(SPOT_NOTICE_ANNOTATION.to_owned(), text.to_owned())].into()),
-                None,
-                "{text}"
-            );
+            assert_eq!(read(text), None, "{text}");
         }
-        let least = NoticeRecord::from_annotations(
-            &[(
-                SPOT_NOTICE_ANNOTATION.to_owned(),
-                r#"{"eventId":"a","new":1}"#.to_owned(),
-            )]
-            .into(),
-        );
+        let least = read(r#"{"eventId":"a","new":1}"#);
         assert_eq!(least.unwrap().event_id, "a");
     }
 }

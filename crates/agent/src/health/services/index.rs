@@ -165,15 +165,10 @@ mod tests {
 
     /// An EndpointSlice of `service` with these ready addresses on this node.
     fn slice(service: &str, number: u8, ready: &[&str]) -> EndpointSliceObject {
-        let kind = if ready.iter().any(|address| address.contains(':')) {
-            "IPv6"
-        } else {
-            "IPv4"
-        };
-        let endpoints: Vec<_> = ready
-            .iter()
-            .map(|address| json!({"addresses": [address], "nodeName": "here"}))
-            .collect();
+        let is_v6 = ready.iter().any(|address| address.contains(':'));
+        let kind = if is_v6 { "IPv6" } else { "IPv4" };
+        let endpoint = |address| json!({"addresses": [address], "nodeName": "here"});
+        let endpoints: Vec<_> = ready.iter().map(endpoint).collect();
         let slice = json!({"metadata": {"namespace": "a", "name": format!("{service}-{number}"),
             "labels": {"kubernetes.io/service-name": service}}, "addressType": kind, "endpoints": endpoints,
             "ports": [{"name": "", "port": 80}]});
@@ -188,10 +183,9 @@ mod tests {
     }
 
     fn counts(index: &ServiceIndex, name: &str) -> Option<(u32, u32)> {
-        index
-            .table()?
-            .get(&NamespacedName::new("a", name))
-            .map(|served| (served.endpoints.v4, served.endpoints.v6))
+        let table = index.table()?;
+        let served = table.get(&NamespacedName::new("a", name))?;
+        Some((served.endpoints.v4, served.endpoints.v6))
     }
 
     #[test]
@@ -209,24 +203,20 @@ mod tests {
     fn endpoints_are_distinct_addresses_over_all_slices() {
         let mut index = synced();
         assert!(index.apply_service(Event::Apply(service("b", "Local", 1))));
-        for (number, ready) in [&["10.1.0.1", "10.1.0.2"][..], &["10.1.0.2", "10.1.0.3"], &["fd01::1"]]
-            .into_iter()
-            .enumerate()
-        {
-            assert!(index.apply_slice(Event::Apply(slice("b", u8::try_from(number).unwrap(), ready))));
+        let (first, second) = (["10.1.0.1", "10.1.0.2"], ["10.1.0.2", "10.1.0.3"]);
+        for (number, ready) in [(0, &first[..]), (1, &second), (2, &["fd01::1"])] {
+            assert!(index.apply_slice(Event::Apply(slice("b", number, ready))));
         }
         assert!(index.apply_slice(Event::Apply(slice("other", 0, &["10.1.0.9"]))));
         assert_eq!(counts(&index, "b"), Some((3, 1)));
         assert!(
-            !index.apply_slice(Event::Apply(slice("b", 0, &["10.1.0.1", "10.1.0.2"]))),
+            !index.apply_slice(Event::Apply(slice("b", 0, &first))),
             "nothing changed"
         );
         assert!(index.apply_slice(Event::Delete(slice("b", 0, &[]))));
         assert_eq!(counts(&index, "b"), Some((2, 1)));
-        assert!(
-            index.apply_slice(Event::Apply(slice("b", 1, &[]))),
-            "its last local endpoint is gone"
-        );
+        // Its last local endpoint is gone.
+        assert!(index.apply_slice(Event::Apply(slice("b", 1, &[]))));
         assert!(!index.apply_slice(Event::Delete(slice("b", 1, &[]))));
         assert_eq!(counts(&index, "b"), Some((0, 1)));
     }
