@@ -69,8 +69,29 @@ fn results_of_one(flags: &str) -> Vec<Value> {
 
 /// The time of the first such event of the first node.
 fn time(run: &Value, event: &str) -> Option<f64> {
+    time_on(run, event, 0)
+}
+
+fn time_on(run: &Value, event: &str, node: usize) -> Option<f64> {
     let mut entries = run["timeline"].as_array()?.iter();
-    entries.find(|entry| entry["event"] == event && entry["node"] == 0)?["t"].as_f64()
+    entries.find(|entry| entry["event"] == event && entry["node"] == node)?["t"].as_f64()
+}
+
+/// How a node goes by its admin state.
+const BY_ADMIN_STATE: [&str; 5] = ["signal", "putAccepted", "downShown", "outOfRotation", "nodeGone"];
+
+/// The times of these events of node 0, which come in this order.
+fn in_order<const N: usize>(run: &Value, events: [&str; N]) -> [f64; N] {
+    let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
+    assert!(times.is_sorted(), "{times:?} of {events:?}");
+    times
+}
+
+/// None of these was lost.
+fn assert_none(run: &Value, fields: &[&str]) {
+    for field in fields {
+        assert_eq!(run[field], 0, "{field} in {run}");
+    }
 }
 
 #[test]
@@ -83,14 +104,10 @@ fn admin_state_loses_nothing_where_the_node_dies_unnoticed_by_kube_proxy() {
         panic!("{runs:?}")
     };
     assert!(kube_proxy["failed"].as_u64().unwrap() > 0, "{kube_proxy}");
-    for field in ["failed", "establishedLostBeforeNodeGone"] {
-        assert_eq!(admin_state[field], 0, "{field} in {admin_state}");
-    }
+    assert_none(admin_state, &["failed", "establishedLostBeforeNodeGone"]);
     assert!(admin_state["attempted"].as_u64().unwrap() > 500, "{admin_state}");
     assert!(admin_state["established"].as_u64().unwrap() >= 30, "{admin_state}");
-    let events = ["signal", "putAccepted", "downShown", "outOfRotation", "nodeGone"];
-    let times = events.map(|event| time(admin_state, event).unwrap_or_else(|| panic!("{event} in {admin_state}")));
-    assert!(times.is_sorted(), "{times:?}");
+    let times = in_order(admin_state, BY_ADMIN_STATE);
     assert!(times[2] - times[1] >= 4.9, "the operation takes 5 s: {times:?}");
     // By the admin state alone: the probe of the node port finds nothing before the machine is dead.
     assert!(time(admin_state, "healthz503").is_none(), "{admin_state}");
@@ -114,9 +131,7 @@ fn admin_state_loses_nothing_in_a_pool_of_interfaces_beside_another_writer() {
         let conditions = &run["conditions"];
         let stated = ["poolMembers", "deletedMachines", "otherWriterSeconds"].map(|name| conditions[name].clone());
         assert_eq!(stated, ["nic".into(), "leave".into(), Value::from(1.0)], "{run}");
-        let events = ["signal", "putAccepted", "downShown", "outOfRotation", "nodeGone"];
-        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
-        assert!(times.is_sorted(), "{times:?}");
+        in_order(run, BY_ADMIN_STATE);
     }
 }
 
@@ -137,16 +152,17 @@ fn an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds() {
     );
     assert!(time(kube_proxy, "healthz503").is_none(), "{kube_proxy}");
     assert_eq!(headgate["failed"], 0, "{headgate}");
-    let events = [
-        "signal",
-        "healthz503",
-        "putAccepted",
-        "downShown",
-        "outOfRotation",
-        "nodeGone",
-    ];
-    let times = events.map(|event| time(headgate, event).unwrap_or_else(|| panic!("{event} in {headgate}")));
-    assert!(times.is_sorted(), "{times:?}");
+    in_order(
+        headgate,
+        [
+            "signal",
+            "healthz503",
+            "putAccepted",
+            "downShown",
+            "outOfRotation",
+            "nodeGone",
+        ],
+    );
 }
 
 /// The node hosts a Pod, and the controllers create the maintenance by themselves, in each of two runs.
@@ -160,17 +176,18 @@ fn a_pod_of_a_spot_node_has_the_rest_of_the_notice() {
     assert_eq!(runs.len(), 2, "the second one after the first maintenance has ended");
     for run in &runs {
         assert_eq!(run["failed"], 0, "{run}");
-        let events = [
-            "signal",
-            "putAccepted",
-            "downShown",
-            "outOfRotation",
-            "podTerminating",
-            "podEnded",
-            "nodeGone",
-        ];
-        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
-        assert!(times.is_sorted(), "{times:?}");
+        let times = in_order(
+            run,
+            [
+                "signal",
+                "putAccepted",
+                "downShown",
+                "outOfRotation",
+                "podTerminating",
+                "podEnded",
+                "nodeGone",
+            ],
+        );
         let [signal, .., told, ended, gone] = times;
         assert!((gone - signal - 30.0).abs() < 1.0, "at its time: {times:?}");
         // The announced time is in whole real seconds, and so is a grace period.
@@ -186,9 +203,7 @@ fn kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use() {
     assert_eq!(runs.len(), 2);
     for run in &runs {
         assert_eq!(run["failed"], 0, "{run}");
-        let events = ["signal", "healthz503", "probeDown", "outOfRotation", "nodeGone"];
-        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
-        assert!(times.is_sorted(), "{times:?}");
+        in_order(run, ["signal", "healthz503", "probeDown", "outOfRotation", "nodeGone"]);
     }
     // Its healthCheckNodePort, and ProxyTerminatingEndpoints.
     let runs = results(
@@ -209,12 +224,8 @@ fn controllers_evict_the_pod_after_the_load_balancer_is_out() {
     let runs = results(flags);
     assert_eq!(runs.len(), 2, "the second one after the first maintenance is undone");
     for run in &runs {
-        for field in ["failed", "establishedLostBeforeNodeGone"] {
-            assert_eq!(run[field], 0, "{field} in {run}");
-        }
-        let events = ["signal", "putAccepted", "downShown", "outOfRotation", "nodeGone"];
-        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
-        assert!(times.is_sorted(), "{times:?}");
+        assert_none(run, &["failed", "establishedLostBeforeNodeGone"]);
+        let times = in_order(run, BY_ADMIN_STATE);
         // Drain time, the Pod's connections, and a second; less one real second, to which the gate's times are rounded.
         assert!(times[4] - times[3] >= 30.0 + 20.0 + 1.0 - 10.0, "{times:?}");
     }
@@ -226,12 +237,8 @@ fn a_node_of_a_local_service_is_drained_without_azure() {
     let runs = results("--scenario local --strategy node-maintenance --nodes 3 --delete-delay 30s --runs 2");
     assert_eq!(runs.len(), 2, "the second one after the first maintenance is undone");
     for run in &runs {
-        for field in ["failed", "establishedLost"] {
-            assert_eq!(run[field], 0, "{field} in {run}");
-        }
-        let events = ["signal", "healthz503", "outOfRotation", "nodeGone"];
-        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
-        assert!(times.is_sorted(), "{times:?}");
+        assert_none(run, &["failed", "establishedLost"]);
+        in_order(run, ["signal", "healthz503", "outOfRotation", "nodeGone"]);
         assert!(time(run, "putAccepted").is_none(), "there is no Azure: {run}");
     }
 }
@@ -250,13 +257,9 @@ fn a_deletion_waits_for_the_last_connection_through_the_node() {
         "{fixed_delay:?}"
     );
     for run in held {
-        for field in ["failed", "establishedLost"] {
-            assert_eq!(run[field], 0, "{field} in {run}");
-        }
+        assert_none(run, &["failed", "establishedLost"]);
         assert!(run["establishedAtSignal"].as_u64().unwrap() > 0, "{run}");
-        let events = ["signal", "putAccepted", "downShown", "outOfRotation", "nodeGone"];
-        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
-        assert!(times.is_sorted(), "{times:?}");
+        let times = in_order(run, BY_ADMIN_STATE);
         // Some connections were new at the signal; the wait ends with the last of them and not with its bound of 20 min.
         let gone_after = times[4] - times[0];
         assert!((20.0..300.0).contains(&gone_after), "{times:?}");

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::{LONGEST_LAG_SECONDS, lag, results, time};
+use super::{LONGEST_LAG_SECONDS, assert_none, lag, results, time, time_on};
 
 /// Of Azure's probes, in seconds.
 const PROBE_INTERVAL: f64 = 5.0;
@@ -57,9 +57,7 @@ fn an_outage_of_the_api_server_takes_kube_proxys_nodes_out_and_headgate_loses_no
     // Agents answer from what they remember of their Node, and what ARM has stays so.
     for run in [healthz, admin_state] {
         assert!(run["attempted"].as_u64().unwrap() > 500, "{run}");
-        for field in ["failed", "establishedLostBeforeNodeGone"] {
-            assert_eq!(run[field], 0, "{field} in {run}");
-        }
+        assert_none(run, &["failed", "establishedLostBeforeNodeGone"]);
         assert!(out_of_rotation(run, 0).is_some_and(|out| out < RESTARTED), "{run}");
     }
     assert_eq!(
@@ -69,10 +67,8 @@ fn an_outage_of_the_api_server_takes_kube_proxys_nodes_out_and_headgate_loses_no
     );
 }
 
-/// When a node first got no new connection any more.
 fn out_of_rotation(run: &Value, node: usize) -> Option<f64> {
-    let mut entries = run["timeline"].as_array()?.iter();
-    entries.find(|entry| entry["event"] == "outOfRotation" && entry["node"] == node)?["t"].as_f64()
+    time_on(run, "outOfRotation", node)
 }
 
 /// The new connections of the seconds that are within this time, and those that failed.
