@@ -121,6 +121,14 @@ impl Sandbox {
         status.code()
     }
 
+    /// Ends it by a signal, and checks that it leaves nothing behind.
+    pub(crate) async fn stop(&mut self, signal: Signal) {
+        let directory = self.directory();
+        self.signal(signal);
+        assert_eq!(self.exit_code().await, Some(0), "{}", self.errors());
+        self.assert_nothing_left(&directory);
+    }
+
     /// Asserts that none of its processes and directories is left.
     pub(super) fn assert_nothing_left(&self, directory: &Path) {
         let left = [processes_of(directory), processes_of(&self.home)].concat();

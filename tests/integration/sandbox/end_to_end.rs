@@ -156,10 +156,7 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
         sandbox.wait_for_line(pool, |line| are_down(line, &[])).await;
     }
     events("LoadBalancerRestored").await;
-    let directory = sandbox.directory();
-    sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
-    sandbox.assert_nothing_left(&directory);
+    sandbox.stop(Signal::SIGINT).await;
 }
 
 #[tokio::test]
@@ -227,8 +224,5 @@ async fn the_pool_of_the_local_service_follows_its_endpoints() {
     why.args(["why", "service", "default/web", "--kubeconfig", &kubeconfig]);
     let text = output(why.args(["--azure-config-file", &azure_json])).unwrap();
     assert!(text.contains("actual    127.0.0.2, 127.0.0.3"), "{text}");
-    let directory = sandbox.directory();
-    sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
-    sandbox.assert_nothing_left(&directory);
+    sandbox.stop(Signal::SIGINT).await;
 }

@@ -104,6 +104,5 @@ async fn the_pods_of_the_chart_run_as_far_as_commands_see() {
     let none = parsed("none.json");
     assert_eq!((&none["agents"], &none["controllers"]), (&json!([]), &json!([])));
 
-    sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
+    sandbox.stop(Signal::SIGINT).await;
 }

@@ -60,10 +60,7 @@ async fn two_maintenances_drain_the_workloads_with_the_printed_commands() {
             "{node}"
         );
     }
-    let directory = sandbox.directory();
-    sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
-    sandbox.assert_nothing_left(&directory);
+    sandbox.stop(Signal::SIGINT).await;
 }
 
 #[tokio::test]
