@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{SOON, aks, chart, helm, merged, profile, stdout_of, text, values_file};
-use crate::harness::{self, refused};
 use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
 use crate::manifests::leader::{LEDGER, MAPS, OWN};
 use crate::manifests::leader_policy::in_force;
@@ -197,16 +196,18 @@ async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
     control_plane.stop().await;
 }
 
+/// What the API server would answer to an upgrade with this value; the error is what helm says.
+fn try_upgrade(administrator: &Caller, value: &str) -> Result<(), String> {
+    let mut command = helm_as(administrator, &["upgrade", "headgate", "--dry-run=server"]);
+    let output = command.arg(chart()).args(["--set", value]).output();
+    let output = output.map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    output.status.success().then_some(()).ok_or(said)
+}
+
 /// No leader of the profile healthz would give it back.
 async fn a_profile_without_a_leader_is_refused_while_the_ledger_has_an_entry(administrator: &Caller) {
-    let upgrade = || {
-        let mut command = helm_as(administrator, &["upgrade", "headgate", "--dry-run=server"]);
-        command
-            .arg(chart())
-            .args(["--set", "profile=healthz"])
-            .output()
-            .unwrap()
-    };
+    let upgrade = || try_upgrade(administrator, "profile=healthz");
     let map = format!("{MAPS}/{LEDGER}");
     let pools = ["/subscriptions/s/resourcegroups/g/providers/microsoft.network/loadbalancers/l/backendaddresspools/p"];
     let metadata = json!({"name": LEDGER});
@@ -217,29 +218,20 @@ async fn a_profile_without_a_leader_is_refused_while_the_ledger_has_an_entry(adm
         administrator
             .merge(&map, json!({"data": {"ledger.json": ledger}}))
             .await;
-        let output = upgrade();
-        let words = ["settings.adminState.mode to Disabled", "the ledger has no entry"];
-        refused(&output, 1, &words);
+        let said = upgrade().expect_err(stage);
+        assert_contains!(said, "settings.adminState.mode to Disabled", "the ledger has no entry");
     }
     let empty = json!({"version": 1, "generation": 4, "pools": [], "entries": []}).to_string();
     administrator.merge(&map, json!({"data": {"ledger.json": empty}})).await;
-    let output = upgrade();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    upgrade().unwrap();
     administrator.delete(&map).await;
-    let output = upgrade();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    upgrade().unwrap();
 }
 
 /// Helm would delete the earlier `DaemonSet` with its pods before the new one's are ready.
 async fn another_name_is_refused_while_a_daemon_set_has_the_earlier_one(administrator: &Caller) {
-    let upgrade = |name: &str| {
-        let mut command = helm_as(administrator, &["upgrade", "headgate", "--dry-run=server"]);
-        command.arg(chart()).args(["--set", name]).output().unwrap()
-    };
-    let unchanged = upgrade("fullnameOverride=headgate");
-    harness::stdout_of(unchanged);
-    let changed = upgrade("fullnameOverride=gate");
-    let said = refused(&changed, 1, &[]);
+    try_upgrade(administrator, "fullnameOverride=headgate").unwrap();
+    let said = try_upgrade(administrator, "fullnameOverride=gate").unwrap_err();
     let (_, command) = said
         .split_once("first run `kubectl ")
         .unwrap_or_else(|| panic!("{said}"));
@@ -249,9 +241,7 @@ async fn another_name_is_refused_while_a_daemon_set_has_the_earlier_one(administ
     administrator
         .merge(DAEMONSET, json!({"metadata": {"finalizers": null}}))
         .await;
-    let changed = upgrade("fullnameOverride=gate");
-    let said = String::from_utf8_lossy(&changed.stderr);
-    assert!(changed.status.success(), "{said}");
+    try_upgrade(administrator, "fullnameOverride=gate").unwrap();
 }
 
 /// Each way to install: as the file of values says, from a bare cluster to a bare cluster, by way of the chart before its last change.
@@ -406,6 +396,14 @@ async fn run_hook(administrator: &Caller, uninstaller: &Caller, timeout: Option<
         .unwrap()
 }
 
+/// What the hook says when its time is over.
+async fn hook_fails(administrator: &Caller, uninstaller: &Caller) -> String {
+    let output = run_hook(administrator, uninstaller, Some("4s")).await;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
 /// Starts an uninstall, up to the hook's new Job, and gets a token of its `ServiceAccount` with a pod on a node.
 async fn begin_uninstall(world: &World, administrator: &Caller, node: &str) -> (JoinHandle<Output>, Caller) {
     let job = async || administrator.ask(&ApiRequest::get(JOB)).await;
@@ -451,8 +449,7 @@ async fn roll(administrator: &Caller) -> Value {
 /// A hook that runs out of time leaves the mode `Disabled`, and says how to go on with headgate.
 async fn a_failed_uninstall_is_taken_back_by_the_commands_of_the_page(world: &World, administrator: &Caller) {
     let (uninstall, uninstaller) = begin_uninstall(world, administrator, "node-3").await;
-    let failed = run_hook(administrator, &uninstaller, Some("4s")).await;
-    let said = refused(&failed, 1, &[]);
+    let said = hook_fails(administrator, &uninstaller).await;
     assert!(settings(administrator).await.contains("Disabled"));
     assert_contains!(
         said,
@@ -528,9 +525,9 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let (uninstall, uninstaller) = begin_uninstall(&world, &administrator, "node-1").await;
 
     // With the earlier settings still running, the command waits to the end of its time.
-    let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
-    let rollout = "the rollout of deployment/headgate-controller is not complete";
-    refused(&early, 1, &[rollout, "headgate restore"]);
+    let said = hook_fails(&administrator, &uninstaller).await;
+    assert_contains!(said, "the rollout of deployment/headgate-controller is not complete");
+    assert!(said.contains("headgate restore"), "{said}");
     assert_ne!(roll(&administrator).await, earlier_roll, "the pods restart again");
 
     // The rollout is complete and no new pod has led yet: what is Down still stands.
@@ -541,8 +538,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
         "availableReplicas": 2}});
     let rolled_out = ApiRequest::merge(&format!("{DEPLOYMENT}/status"), status);
     administrator.done(&rolled_out).await;
-    let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
-    refused(&early, 1, &["entries are Down by headgate", "127.0.0.2"]);
+    let said = hook_fails(&administrator, &uninstaller).await;
+    assert_contains!(said, "entries are Down by headgate", "127.0.0.2");
 
     // A pod with the new settings leads.
     let settings = settings(&administrator).await;
@@ -553,9 +550,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let successor = controller(&administrator, &pod, &world).await;
     is_down(&world, &[]).await;
     maintenance_is(&administrator, "Complete").await;
-    let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
-    let watched = "entries were given back, and the leader watches them for 5 min";
-    refused(&early, 1, &[watched]);
+    let said = hook_fails(&administrator, &uninstaller).await;
+    assert_contains!(said, "entries were given back, and the leader watches them for 5 min");
 
     // Five minutes later the leader has removed them.
     drop(successor);
@@ -564,8 +560,10 @@ async fn an_uninstall_first_gives_back_what_is_down() {
         .merge(&format!("{MAPS}/{LEDGER}"), json!({"data": {"ledger.json": empty}}))
         .await;
     let output = run_hook(&administrator, &uninstaller, None).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
     assert_eq!(
-        harness::stdout_of(output),
+        String::from_utf8_lossy(&output.stdout),
         "Nothing is Down by headgate and no maintenance is left; it can be deleted.\n"
     );
     is_down(&world, &[]).await;
@@ -573,7 +571,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
 
     let times_and_count = json!({"completionTime": "2026-01-01T00:00:01Z", "succeeded": 1});
     end_job(&administrator, ["SuccessCriteriaMet", "Complete"], times_and_count).await;
-    harness::stdout_of(uninstall.await.unwrap());
+    let output = uninstall.await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     only_the_commands_of_the_page_are_left_to_run(&administrator, &before).await;
     world.control_plane.stop().await;
