@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::azure::Azure;
-use crate::documents::{Members, Shape};
+use crate::documents::Shape;
 use crate::measuring::figures::{float, quantile, rounded};
 use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::{Program, count, sum};
@@ -59,10 +59,10 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let (mut checks, mut raw) = (Vec::new(), Vec::new());
     for (load_balancers, pools) in [(1, 1), (2, 2)] {
         let shape = Shape {
-            members: Members::Addresses,
             load_balancers,
             pools,
             nodes: NODES,
+            ..Shape::LARGE
         };
         let azure = Azure::start(shape).await?;
         let leader = Program::start(world, &azure).await?;

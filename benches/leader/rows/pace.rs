@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::azure::Azure;
-use crate::documents::{Members, Shape};
+use crate::documents::Shape;
 use crate::instrumented_leader::InstrumentedLeader;
 use crate::measuring::figures::{millis, percentile, quantile, rounded};
 use crate::measuring::report::{Budget, Check, Row};
@@ -24,29 +24,16 @@ const WAVE: usize = 10;
 const QUIET: Duration = Duration::from_millis(150);
 
 pub(super) async fn small(world: &mut World) -> anyhow::Result<Row> {
-    measure(
-        world,
-        Shape {
-            members: Members::Addresses,
-            load_balancers: 2,
-            pools: 1,
-            nodes: WAVE + TRIALS,
-        },
-    )
-    .await
+    let shape = Shape {
+        load_balancers: 2,
+        nodes: WAVE + TRIALS,
+        ..Shape::LARGE
+    };
+    measure(world, shape).await
 }
 
 pub(super) async fn large(world: &mut World) -> anyhow::Result<Row> {
-    measure(
-        world,
-        Shape {
-            members: Members::Addresses,
-            load_balancers: 4,
-            pools: 1,
-            nodes: 5000,
-        },
-    )
-    .await
+    measure(world, Shape::LARGE).await
 }
 
 async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
