@@ -4,7 +4,7 @@
 //! scales with the page. Its few colours stand in presentation attributes, which the page's style replaces in dark mode.
 //! Colours are Okabe and Ito's, which people with any colour vision can tell apart; no mark differs by colour alone.
 
-use plotters::chart::{ChartBuilder, ChartContext, LabelAreaPosition};
+use plotters::chart::{ChartBuilder, ChartContext, LabelAreaPosition, MeshStyle};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::Text;
@@ -45,6 +45,11 @@ const TEXT_SIZE: u32 = 14;
 const HEADING_SIZE: u32 = 16;
 /// What a heading and a line of conditions take.
 const HEADING_HEIGHT: u32 = 50;
+/// The same of one of several panels, and below each of them its axis.
+const PANEL_HEADING_HEIGHT: u32 = 30;
+const AXIS_HEIGHT: u32 = 24;
+/// With its name.
+const LAST_AXIS_HEIGHT: u32 = 44;
 
 /// A picture cannot be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -89,13 +94,71 @@ fn svg(
     ))
 }
 
+/// A chart over seconds or counts.
+type Chart<'area, 'backend> = ChartContext<'area, SVGBackend<'backend>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// The mesh of a chart in the style of all, with whole numbers below it.
+fn mesh<'area, 'mesh, 'backend>(
+    chart: &'mesh mut Chart<'area, 'backend>,
+) -> MeshStyle<'area, 'mesh, RangedCoordf64, RangedCoordf64, SVGBackend<'backend>> {
+    let mut mesh = chart.configure_mesh();
+    mesh.max_light_lines(0)
+        .bold_line_style(GRID)
+        .axis_style(INK)
+        .label_style(("sans-serif", TEXT_SIZE, &INK))
+        .axis_desc_style(("sans-serif", TEXT_SIZE, &INK))
+        .x_label_formatter(&|number: &f64| format!("{number:.0}"));
+    mesh
+}
+
+/// The height of panels that are drawn below each other.
+fn height_of_panels(heights: &[u32]) -> u32 {
+    heights.iter().sum::<u32>() + LAST_AXIS_HEIGHT - AXIS_HEIGHT
+}
+
+/// Draws panels below each other, each by its index. The last one has room to name the axis.
+fn draw_panels<'backend>(
+    root: &Area<'backend>,
+    heights: &[u32],
+    mut draw: impl FnMut(usize, &Area<'backend>, bool) -> Result<(), DrawError>,
+) -> Result<(), DrawError> {
+    let mut rest = root.clone();
+    for (index, height) in heights.iter().enumerate() {
+        if index + 1 == heights.len() {
+            return draw(index, &rest, true);
+        }
+        let (panel, below) = rest.split_vertically(*height);
+        draw(index, &panel, false)?;
+        rest = below;
+    }
+    Ok(())
+}
+
+/// The chart of a panel over the seconds of the scenario, below its heading.
+fn panel_chart<'area, 'backend>(
+    panel: &'area Area<'backend>,
+    heading: String,
+    label_width: u32,
+    (end, top): (f64, f64),
+    is_last: bool,
+) -> Result<Chart<'area, 'backend>, DrawError> {
+    panel.draw(&Text::new(heading, (8, 15), text(HEADING_SIZE)))?;
+    let axis = if is_last { LAST_AXIS_HEIGHT } else { AXIS_HEIGHT };
+    ChartBuilder::on(panel)
+        .margin_top(PANEL_HEADING_HEIGHT)
+        .margin_right(20)
+        .set_label_area_size(LabelAreaPosition::Left, label_width)
+        .set_label_area_size(LabelAreaPosition::Bottom, axis)
+        .build_cartesian_2d(0.0..end, 0.0..top)
+}
+
 /// A chart over seconds below a heading and a line of conditions, with room for labels at the ends of its lines.
 fn chart_over_seconds<'area, 'backend>(
     root: &'area Area<'backend>,
     [heading, conditions]: [&str; 2],
     end: f64,
     top: f64,
-) -> Result<ChartContext<'area, SVGBackend<'backend>, Cartesian2d<RangedCoordf64, RangedCoordf64>>, DrawError> {
+) -> Result<Chart<'area, 'backend>, DrawError> {
     root.draw(&Text::new(heading.to_owned(), (8, 15), text(HEADING_SIZE)))?;
     root.draw(&Text::new(conditions.to_owned(), (8, 36), text(TEXT_SIZE)))?;
     ChartBuilder::on(root)

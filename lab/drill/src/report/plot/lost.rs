@@ -5,7 +5,7 @@ use plotters::element::{Rectangle, Text};
 use plotters::prelude::{Color, RGBColor};
 use plotters::style::text_anchor::HPos;
 
-use super::{Area, DrawError, GRID, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, svg, text};
+use super::{Area, DrawError, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, mesh, svg, text};
 use crate::report::saved::{ScenarioRuns, StrategyRuns};
 use crate::spread::Spread;
 
@@ -97,18 +97,12 @@ fn draw(root: &Area<'_>, bars: &[Bar], count: u32) -> Result<(), DrawError> {
         .set_label_area_size(LabelAreaPosition::Left, LABEL_WIDTH)
         .set_label_area_size(LabelAreaPosition::Bottom, AXIS_HEIGHT)
         .build_cartesian_2d(0.0..longest / BAR_SHARE, 0.0..f64::from(count))?;
-    chart
-        .configure_mesh()
+    mesh(&mut chart)
         .disable_y_mesh()
         .disable_y_axis()
         .x_labels(8)
-        .max_light_lines(0)
-        .bold_line_style(GRID)
-        .axis_style(INK)
-        .label_style(("sans-serif", TEXT_SIZE, &INK))
         .x_label_formatter(&|count: &f64| short(*count))
         .x_desc("connections, mean of the runs")
-        .axis_desc_style(("sans-serif", TEXT_SIZE, &INK))
         .draw()?;
     for (row, bar) in (0_u32..).zip(bars) {
         let top = f64::from(count - row) - 0.2;

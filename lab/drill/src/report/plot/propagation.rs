@@ -9,7 +9,7 @@ use plotters::prelude::{Color, LineSeries, RGBColor};
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    BLUE, DrawError, GRID, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, chart_over_seconds, faint, svg,
+    BLUE, DrawError, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, chart_over_seconds, faint, mesh, svg,
 };
 use crate::report::first_answer;
 use crate::report::saved::{ScenarioRuns, StrategyRuns};
@@ -116,16 +116,9 @@ pub(in super::super) fn propagation(id: &str, runs: &ScenarioRuns<'_>) -> Result
     svg(&labels, HEIGHT, |root| {
         let [heading, conditions] = caption(runs);
         let mut chart = chart_over_seconds(root, [&heading, &conditions], end, top)?;
-        chart
-            .configure_mesh()
-            .max_light_lines(0)
-            .bold_line_style(GRID)
-            .axis_style(INK)
-            .label_style(("sans-serif", TEXT_SIZE, &INK))
-            .x_label_formatter(&|seconds: &f64| format!("{seconds:.0}"))
+        mesh(&mut chart)
             .y_label_formatter(&|share: &f64| format!("{:.1} %", share * 100.0))
             .x_desc("seconds of an operation of ARM and of its propagation")
-            .axis_desc_style(("sans-serif", TEXT_SIZE, &INK))
             .draw()?;
         for ((_, line), color) in lines.iter().zip(COLORS.iter().cycle()) {
             let upper = line.iter().map(|point| (point.seconds, point.high));

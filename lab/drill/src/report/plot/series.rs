@@ -5,7 +5,7 @@ use plotters::prelude::{Color, LineSeries, RGBColor};
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    BLUE, DrawError, GRID, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, chart_over_seconds, svg,
+    BLUE, DrawError, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, chart_over_seconds, mesh, svg,
 };
 
 const HEIGHT: u32 = 420;
@@ -54,17 +54,7 @@ pub(in super::super) fn series(id: &str, series: &Series) -> Result<String, Plot
     };
     svg(&labels, HEIGHT, |root| {
         let mut chart = chart_over_seconds(root, [&series.title, &series.caption], end, top)?;
-        chart
-            .configure_mesh()
-            .max_light_lines(0)
-            .bold_line_style(GRID)
-            .axis_style(INK)
-            .label_style(("sans-serif", TEXT_SIZE, &INK))
-            .x_label_formatter(&|seconds: &f64| format!("{seconds:.0}"))
-            .x_desc("seconds")
-            .y_desc(series.y.as_str())
-            .axis_desc_style(("sans-serif", TEXT_SIZE, &INK))
-            .draw()?;
+        mesh(&mut chart).x_desc("seconds").y_desc(series.y.as_str()).draw()?;
         for ((at, name), row) in series.marks.iter().zip((0..MARK_ROWS).cycle()) {
             chart.draw_series([PathElement::new(vec![(*at, 0.0), (*at, top)], INK.stroke_width(1))])?;
             let y = top * (0.98 - 0.05 * f64::from(row));

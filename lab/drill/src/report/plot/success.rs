@@ -3,24 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::element::{PathElement, Text};
 use plotters::prelude::{AreaSeries, Color, LineSeries, RGBColor};
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    Area, BLUE, DrawError, GRID, HEADING_SIZE, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, faint, svg,
-    text,
+    Area, BLUE, DrawError, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, draw_panels, faint,
+    height_of_panels, mesh, panel_chart, svg,
 };
 use crate::report::saved::{ScenarioRuns, StrategyRuns};
 
 /// No plot has more points in a panel; seconds are joined until there are fewer.
 const MAX_BINS: u32 = 160;
-const HEADING_HEIGHT: u32 = 30;
 const PANEL_HEIGHT: u32 = 150;
-const AXIS_HEIGHT: u32 = 24;
-/// The lowest panel's axis has a caption.
-const LAST_AXIS_HEIGHT: u32 = 44;
 
 /// The events that are marked, with their names and colours, from the lowest label to the highest.
 const MARKS: [(&str, &str, RGBColor); 3] = [
@@ -87,21 +82,11 @@ pub(in super::super) fn success(id: &str, runs: &ScenarioRuns<'_>) -> Result<Str
         title: format!("New connections that succeeded over time, scenario {}", runs.scenario),
         description: description(runs),
     };
-    let panels = u32::try_from(runs.strategies.len()).unwrap_or(u32::MAX);
-    let height = panels.saturating_mul(PANEL_HEIGHT) + LAST_AXIS_HEIGHT - AXIS_HEIGHT;
-    svg(&labels, height, |root| {
-        let mut rest = root.clone();
-        for (index, strategy) in runs.strategies.iter().enumerate() {
-            let is_last = index + 1 == runs.strategies.len();
-            if is_last {
-                draw_panel(&rest, strategy, end, width, is_last)?;
-            } else {
-                let (panel, below) = rest.split_vertically(PANEL_HEIGHT);
-                draw_panel(&panel, strategy, end, width, is_last)?;
-                rest = below;
-            }
-        }
-        Ok(())
+    let heights = vec![PANEL_HEIGHT; runs.strategies.len()];
+    svg(&labels, height_of_panels(&heights), |root| {
+        draw_panels(root, &heights, |index, panel, is_last| {
+            draw_panel(panel, &runs.strategies[index], end, width, is_last)
+        })
     })
 }
 
@@ -121,29 +106,14 @@ fn draw_panel(
     width: u32,
     is_last: bool,
 ) -> Result<(), DrawError> {
-    panel.draw(&Text::new(heading(strategy), (8, 15), text(HEADING_SIZE)))?;
-    let mut chart = ChartBuilder::on(panel)
-        .margin_top(HEADING_HEIGHT)
-        .margin_right(20)
-        .set_label_area_size(LabelAreaPosition::Left, 60)
-        .set_label_area_size(
-            LabelAreaPosition::Bottom,
-            if is_last { LAST_AXIS_HEIGHT } else { AXIS_HEIGHT },
-        )
-        .build_cartesian_2d(0.0..end, 0.0..1.0)?;
-    let mut mesh = chart.configure_mesh();
+    let mut chart = panel_chart(panel, heading(strategy), 60, (end, 1.0), is_last)?;
+    let mut mesh = mesh(&mut chart);
     mesh.disable_x_mesh()
         .x_labels(12)
         .y_labels(3)
-        .max_light_lines(0)
-        .bold_line_style(GRID)
-        .axis_style(INK)
-        .label_style(("sans-serif", TEXT_SIZE, &INK))
-        .x_label_formatter(&|seconds: &f64| format!("{seconds:.0}"))
         .y_label_formatter(&|share: &f64| format!("{:.0} %", share * 100.0));
     if is_last {
-        mesh.x_desc("seconds of the scenario")
-            .axis_desc_style(("sans-serif", TEXT_SIZE, &INK));
+        mesh.x_desc("seconds of the scenario");
     }
     mesh.draw()?;
     let bins = bins(strategy, width);

@@ -2,21 +2,17 @@
 
 use std::fmt::Write as _;
 
-use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::element::{Circle, Cross, PathElement, Text};
 use plotters::prelude::{Color, RGBColor};
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    Area, BLUE, DrawError, GRID, HEADING_SIZE, INK, Labels, PlotError, SKY, TEXT_SIZE, VERMILION, anchored, faint, svg,
-    text,
+    AXIS_HEIGHT, Area, BLUE, DrawError, GRID, INK, Labels, PANEL_HEADING_HEIGHT, PlotError, SKY, TEXT_SIZE, VERMILION,
+    anchored, draw_panels, faint, height_of_panels, mesh, panel_chart, svg,
 };
 use crate::report::saved::{SavedRun, ScenarioRuns, StrategyRuns};
 
-const HEADING_HEIGHT: u32 = 30;
 const LANE_HEIGHT: u32 = 20;
-const AXIS_HEIGHT: u32 = 24;
-const LAST_AXIS_HEIGHT: u32 = 44;
 const LABEL_WIDTH: u32 = 210;
 
 /// The known events, in the order of their lanes, with their names and colours.
@@ -104,25 +100,16 @@ pub(in super::super) fn timeline(id: &str, runs: &ScenarioRuns<'_>) -> Result<St
     };
     let lanes: Vec<_> = runs.strategies.iter().map(lanes).collect();
     let heights: Vec<_> = lanes.iter().map(|lanes| panel_height(lanes.len())).collect();
-    let height = heights.iter().sum::<u32>() + LAST_AXIS_HEIGHT - AXIS_HEIGHT;
-    svg(&labels, height, |root| {
-        let mut rest = root.clone();
-        for (index, strategy) in runs.strategies.iter().enumerate() {
-            if index + 1 == runs.strategies.len() {
-                draw_panel(&rest, strategy, &lanes[index], end, true)?;
-            } else {
-                let (panel, below) = rest.split_vertically(heights[index]);
-                draw_panel(&panel, strategy, &lanes[index], end, false)?;
-                rest = below;
-            }
-        }
-        Ok(())
+    svg(&labels, height_of_panels(&heights), |root| {
+        draw_panels(root, &heights, |index, panel, is_last| {
+            draw_panel(panel, &runs.strategies[index], &lanes[index], end, is_last)
+        })
     })
 }
 
 fn panel_height(lanes: usize) -> u32 {
     let lanes = u32::try_from(lanes.max(1)).unwrap_or(u32::MAX);
-    lanes.saturating_mul(LANE_HEIGHT) + HEADING_HEIGHT + AXIS_HEIGHT
+    lanes.saturating_mul(LANE_HEIGHT) + PANEL_HEADING_HEIGHT + AXIS_HEIGHT
 }
 
 fn draw_panel(
@@ -132,34 +119,18 @@ fn draw_panel(
     end: f64,
     is_last: bool,
 ) -> Result<(), DrawError> {
-    panel.draw(&Text::new(strategy.strategy.to_owned(), (8, 15), text(HEADING_SIZE)))?;
     let count = u32::try_from(lanes.len().max(1)).unwrap_or(u32::MAX);
-    let mut chart = ChartBuilder::on(panel)
-        .margin_top(HEADING_HEIGHT)
-        .margin_right(20)
-        .set_label_area_size(LabelAreaPosition::Left, LABEL_WIDTH)
-        .set_label_area_size(
-            LabelAreaPosition::Bottom,
-            if is_last { LAST_AXIS_HEIGHT } else { AXIS_HEIGHT },
-        )
-        .build_cartesian_2d(0.0..end, 0.0..f64::from(count))?;
-    let mut mesh = chart.configure_mesh();
-    mesh.disable_y_mesh()
-        .disable_y_axis()
-        .x_labels(12)
-        .max_light_lines(0)
-        .bold_line_style(GRID)
-        .axis_style(INK)
-        .label_style(("sans-serif", TEXT_SIZE, &INK))
-        .x_label_formatter(&|seconds: &f64| format!("{seconds:.0}"));
+    let heading = strategy.strategy.to_owned();
+    let mut chart = panel_chart(panel, heading, LABEL_WIDTH, (end, f64::from(count)), is_last)?;
+    let mut mesh = mesh(&mut chart);
+    mesh.disable_y_mesh().disable_y_axis().x_labels(12);
     if is_last {
-        mesh.x_desc("seconds of the scenario")
-            .axis_desc_style(("sans-serif", TEXT_SIZE, &INK));
+        mesh.x_desc("seconds of the scenario");
     }
     mesh.draw()?;
     for (row, lane) in (0_u32..).zip(lanes) {
         let height = f64::from(count - row) - 0.5;
-        let label_at = HEADING_HEIGHT + LANE_HEIGHT * row + LANE_HEIGHT / 2;
+        let label_at = PANEL_HEADING_HEIGHT + LANE_HEIGHT * row + LANE_HEIGHT / 2;
         let label_at = (
             i32::try_from(LABEL_WIDTH - 12).unwrap_or(i32::MAX),
             i32::try_from(label_at).unwrap_or(i32::MAX),
