@@ -42,6 +42,7 @@ pub use event::{EventReason, ServiceEvent};
 pub use failure::Failure;
 pub(crate) use joined::join_members;
 pub use merge::{AddedMember, MemberEdit, Merged, merge};
+pub(crate) use names::IPV6_SUFFIX;
 pub use names::{base_name, is_rule_of, pool_name};
 pub use nodes::{Node, NodeIndex};
 pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, PoolKey};

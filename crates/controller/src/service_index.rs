@@ -1,9 +1,9 @@
 //! Which Nodes have a serving endpoint of each Service with a `healthCheckNodePort`, found by that port, by its name, or by a rule's name.
 //! Pure.
 //!
-//! It counts as kube-proxy does for that port: an endpoint serves while it is ready and has a port, so one that only terminates does not. The
-//! families are not distinguished: where a Service has two, a Node with an endpoint of either serves. No object is kept: of an
-//! EndpointSlice only the Nodes with a serving endpoint, whose names are in memory once, for as long as a slice has them.
+//! An endpoint serves as it does for kube-proxy: while it is ready and has a port, so one that only terminates does not, and for rules of its
+//! family only. No object is kept: of an EndpointSlice only the family, and the Nodes with a serving endpoint, whose names are in memory once,
+//! for as long as a slice has them.
 //!
 //! Invariant: before both lists are complete, and while the API server does not confirm them, [`ServiceIndex::unknown`] says so.
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::local_pools::base_name;
-use headgate_core::service::{EndpointSliceObject, NamespacedName, Service};
+use headgate_core::service::{EndpointSliceObject, IpFamily, NamespacedName, Service};
 
 /// The serving Nodes of all Services of type `LoadBalancer` with `externalTrafficPolicy: Local`.
 #[derive(Clone, Debug, Default)]
@@ -50,14 +50,18 @@ struct KnownService {
     slices: HashMap<Box<str>, ServingNodes>,
 }
 
-/// The Nodes with a serving endpoint in one slice, in the order of their names, and since when each is known to have one.
+/// The Nodes with a serving endpoint in one slice, in the order of their names, and since when each is known to have one of the slice's family.
 #[derive(Clone, Debug, Default)]
-struct ServingNodes(Box<[(Arc<str>, Instant)]>);
+struct ServingNodes {
+    family: Option<IpFamily>,
+    nodes: Box<[(Arc<str>, Instant)]>,
+}
 
 impl ServingNodes {
-    fn since(&self, node: &str) -> Option<Instant> {
-        let found = self.0.binary_search_by(|(name, _)| (**name).cmp(node)).ok()?;
-        self.0.get(found).map(|(_, since)| *since)
+    fn since(&self, node: &str, family: Option<IpFamily>) -> Option<Instant> {
+        let found = self.nodes.binary_search_by(|(name, _)| (**name).cmp(node)).ok()?;
+        let (_, since) = self.nodes.get(found)?;
+        (self.family == family).then_some(*since)
     }
 }
 
@@ -90,15 +94,19 @@ pub(crate) struct LocalService<'a> {
 }
 
 impl LocalService<'_> {
-    /// Since when the Node is known to have a serving endpoint; `None` if it has none.
-    pub(crate) fn serves_since(&self, node: &str) -> Option<Instant> {
-        self.service.serves_since(node)
+    /// Since when the Node is known to have a serving endpoint of this family; `None` if it has none.
+    pub(crate) fn serves_since(&self, node: &str, family: IpFamily) -> Option<Instant> {
+        self.service.serves_since(node, Some(family))
     }
 
-    /// The names of the Nodes with a serving endpoint. One with endpoints in several slices occurs for each.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = &str> {
-        let serving = self.service.slices.values().flat_map(|slice| &slice.0);
-        serving.map(|(name, _)| &**name)
+    /// The names of the Nodes with a serving endpoint of this family. One with endpoints in several slices occurs for each.
+    pub(crate) fn nodes(&self, family: IpFamily) -> impl Iterator<Item = &str> {
+        let slices = self
+            .service
+            .slices
+            .values()
+            .filter(move |slice| slice.family == Some(family));
+        slices.flat_map(|slice| &slice.nodes).map(|(name, _)| &**name)
     }
 }
 
@@ -233,12 +241,13 @@ impl ServiceIndex {
         let names: Vec<Arc<str>> = names.into_iter().map(|name| self.intern(name)).collect();
         self.service_of_slice.insert(name.clone(), service.clone());
         let known = self.services.entry(service).or_default();
+        let family = slice.family();
         let since = |name: Arc<str>| {
-            let since = known.serves_since(&name).unwrap_or(now);
+            let since = known.serves_since(&name, family).unwrap_or(now);
             (name, since)
         };
-        let nodes = ServingNodes(names.into_iter().map(since).collect());
-        let (before, is_replaced) = known.replace(name.name(), Some(nodes));
+        let nodes = names.into_iter().map(since).collect();
+        let (before, is_replaced) = known.replace(name.name(), Some(ServingNodes { family, nodes }));
         self.release(&before);
         is_replaced || is_changed
     }
@@ -291,7 +300,7 @@ impl ServiceIndex {
 
     /// Forgets the names that no slice has after this one. Whoever writes slices chooses them, and a watch may go on without a list.
     fn release(&mut self, slice: &ServingNodes) {
-        for (name, _) in &slice.0 {
+        for (name, _) in &slice.nodes {
             if let Some(slices) = self.node_names.get_mut(name) {
                 *slices -= 1;
                 if *slices == 0 {
@@ -310,8 +319,8 @@ impl ServiceIndex {
 }
 
 impl KnownService {
-    fn serves_since(&self, node: &str) -> Option<Instant> {
-        self.slices.values().filter_map(|slice| slice.since(node)).min()
+    fn serves_since(&self, node: &str, family: Option<IpFamily>) -> Option<Instant> {
+        self.slices.values().filter_map(|slice| slice.since(node, family)).min()
     }
 
     /// Replaces or removes a slice. Returns what it was, and whether other Nodes serve than before, where rules may probe for them.
@@ -319,10 +328,10 @@ impl KnownService {
         let before = self.slices.remove(slice).unwrap_or_default();
         let is_present = nodes.is_some();
         let after = nodes.unwrap_or_default();
-        let elsewhere = |node: &str| self.serves_since(node).is_some();
         let differs = |one: &ServingNodes, other: &ServingNodes| {
-            let mut only = one.0.iter().filter(|(node, _)| other.since(node).is_none());
-            only.any(|(node, _)| !elsewhere(node))
+            let family = one.family;
+            let mut only = one.nodes.iter().filter(|(node, _)| other.since(node, family).is_none());
+            only.any(|(node, _)| self.serves_since(node, family).is_none())
         };
         let is_changed = differs(&before, &after) || differs(&after, &before);
         if is_present {

@@ -297,6 +297,11 @@ impl EndpointSliceObject {
         (!name.is_empty()).then(|| NamespacedName::new(namespace, name))
     }
 
+    /// The family of its addresses; `None` for a type without IP addresses.
+    pub fn family(&self) -> Option<IpFamily> {
+        IpFamily::parse(&self.address_type)
+    }
+
     /// The ready endpoints on nodes that kube-proxy would use: the name of the node, which may come several times, and the first address of
     /// each. Without a usable port there is none: the EndpointSlice controller writes such a slice for pods that lack the Service's named port.
     pub fn ready_endpoints(&self) -> impl Iterator<Item = (&str, IpAddr)> {
@@ -304,10 +309,11 @@ impl EndpointSliceObject {
             port.name.is_some() && port.port.is_some_and(|number| (1..=65_535).contains(&number))
         };
         let has_port = self.ports.iter().flatten().any(is_usable);
-        let is_of_type = |address: &IpAddr| match self.address_type.as_str() {
-            "IPv4" => address.is_ipv4(),
-            "IPv6" => address.is_ipv6(),
-            _ => false,
+        let family = self.family();
+        let is_of_type = move |address: &IpAddr| match family {
+            Some(IpFamily::IPv4) => address.is_ipv4(),
+            Some(IpFamily::IPv6) => address.is_ipv6(),
+            None => false,
         };
         let endpoints = self.endpoints.iter().flatten().filter(move |_| has_port);
         endpoints

@@ -1,5 +1,6 @@
 //! The guard of rules that probe a Service's `healthCheckNodePort`, or its health at headgate, or that have the name of a Service with such a
-//! port: such a rule is served only by Nodes with a serving endpoint of that Service, however many other Nodes the pool has. Pure.
+//! port: such a rule is served only by Nodes with a serving endpoint of that Service in the pool's family, however many other Nodes the pool
+//! has. Pure.
 //!
 //! Invariants: as long as such a rule has a serving entry, a revocable signal does not take its last one. An entry stays until a
 //! read shows another entry in service whose Node is Ready, has no signal, is not about to end by one for `/healthz` alone and serves
@@ -12,12 +13,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use headgate_azure::AdminState;
+use headgate_core::service::IpFamily;
 use headgate_core::telemetry::first_names;
 
 use super::guard::{ClaimedEntry, ends_for_its_agent, is_alive};
 use super::plan::{EntryStatus, PlanInputs};
 use super::target_states::TargetState;
-use crate::pool::{ClusterNode, PoolView, ProbeTarget, Rule};
+use crate::local_pools::IPV6_SUFFIX;
+use crate::pool::{ClusterNode, NodeMatcher, PoolView, ProbeTarget, Rule};
 use crate::service_index::{LocalService, ServiceIndex, Unknown};
 
 /// Ports that cannot be a `healthCheckNodePort`: kube-proxy's, and that of health-probe-proxy in front of it (the mode `shared`).
@@ -149,12 +152,14 @@ impl RuleGuard<'_> {
                 held.entry(entry.index).or_default().unknown = Some(why);
             }
         }
-        let may_lift = self.inputs.interfaces.knows_pool(self.pool);
+        let (may_lift, family) = (self.inputs.interfaces.knows_pool(self.pool), family_of(self.pool));
         for (name, (service, needs_agent)) in needed {
             let lacks_agent = |node: &ClusterNode| needs_agent && node.lacks_agent;
             let serving = revocable.iter().filter_map(|entry| {
                 let claimants = entry.owner.claimants.iter();
-                let since = claimants.filter_map(|node| service.serves_since(&node.name)).min()?;
+                let since = claimants
+                    .filter_map(|node| service.serves_since(&node.name, family))
+                    .min()?;
                 let may_serve = entry.may_be_in_service(may_lift) && !lacks_agent(entry.owner.node);
                 may_serve.then_some((*entry, since))
             });
@@ -231,7 +236,10 @@ impl RuleGuard<'_> {
             })
         };
         // Each entry needs a lookup.
-        let able: BTreeSet<&str> = service.nodes().filter(|name| can_serve(name)).collect();
+        let able: BTreeSet<&str> = service
+            .nodes(family_of(self.pool))
+            .filter(|name| can_serve(name))
+            .collect();
         !able.is_empty()
             && self.pool.entries.iter().any(|entry| {
                 let is_up = matches!(entry.admin_state, Some(AdminState::None | AdminState::Up));
@@ -243,6 +251,19 @@ impl RuleGuard<'_> {
                     })
             })
     }
+}
+
+/// The family of a pool's entries: of the first address; of a pool of interfaces by its name, as cloud-provider-azure gives it.
+fn family_of(pool: &PoolView) -> IpFamily {
+    let address = pool.entries.iter().find_map(|entry| match entry.matcher {
+        NodeMatcher::Address(address) => Some(IpFamily::from(address)),
+        _ => None,
+    });
+    let by_name = || match pool.id.name().to_ascii_lowercase().ends_with(IPV6_SUFFIX) {
+        true => IpFamily::IPv6,
+        false => IpFamily::IPv4,
+    };
+    address.unwrap_or_else(by_name)
 }
 
 #[cfg(test)]

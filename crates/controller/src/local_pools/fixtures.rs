@@ -35,6 +35,16 @@ pub(crate) fn slice(name: &str, service: Option<&str>, endpoints: &[(&str, Optio
     serde_json::from_value(slice).unwrap()
 }
 
+/// The same with IPv6 addresses.
+pub(crate) fn ipv6_slice(name: &str, service: Option<&str>, endpoints: &[(&str, Option<bool>)]) -> EndpointSliceObject {
+    let mut slice = slice(name, service, endpoints);
+    slice.address_type = "IPv6".to_owned();
+    for endpoint in slice.endpoints.iter_mut().flatten() {
+        endpoint.address = "fd00::1".parse().ok();
+    }
+    slice
+}
+
 /// Members with these addresses.
 pub(crate) fn members(addresses: &[&str]) -> DesiredMembers {
     let member = |address: &&str| DesiredMember {

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use crate::local_pools::fixtures::slice;
+use headgate_core::service::IpFamily::{IPv4, IPv6};
+
+use crate::local_pools::fixtures::{ipv6_slice, slice};
 
 use super::*;
 
@@ -18,7 +20,7 @@ fn web(port: u16) -> Service {
 /// The Nodes that serve the Service with this port.
 fn serving(index: &ServiceIndex, port: u16) -> Option<Vec<String>> {
     let service = index.service_with_port(port)?;
-    let nodes: BTreeSet<_> = service.nodes().map(str::to_owned).collect();
+    let nodes: BTreeSet<_> = service.nodes(IPv4).map(str::to_owned).collect();
     Some(nodes.into_iter().collect())
 }
 
@@ -117,10 +119,21 @@ fn endpoint_keeps_its_time_while_it_serves() {
     index.apply_slice(&slice("web-1", Some("web"), &[("n1", None), ("n2", None)]), later);
     let service = index.service_with_port(32000).unwrap();
     assert_eq!(
-        (service.serves_since("n1"), service.serves_since("n2")),
+        (service.serves_since("n1", IPv4), service.serves_since("n2", IPv4)),
         (Some(start), Some(later))
     );
-    assert_eq!(service.serves_since("n3"), None);
+    assert_eq!(service.serves_since("n3", IPv4), None);
+    // Another family is another endpoint.
+    assert!(index.apply_slice(&ipv6_slice("web-2", Some("web"), &[("n1", None)]), later));
+    let service = index.service_with_port(32000).unwrap();
+    assert_eq!(
+        (service.serves_since("n1", IPv6), service.serves_since("n2", IPv6)),
+        (Some(later), None)
+    );
+    assert!(index.delete_slice(&name("web-2")));
+    // Created again with this name.
+    assert!(index.apply_slice(&ipv6_slice("web-1", Some("web"), &[("n1", None), ("n2", None)]), later));
+    assert_eq!(serving(&index, 32000).unwrap(), [""; 0]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::super::ledger::LedgerStage;
 use super::super::plan::{Plan, PlanInputs, plan};
 use super::*;
+use crate::local_pools::fixtures::ipv6_slice;
 use crate::pool::{ClusterNode, InterfaceCache, LoadBalancerView};
 
 mod sequences;
@@ -116,6 +117,34 @@ fn last_serving_node_of_a_local_service_stays_for_a_revocable_signal() {
             (vec!["n1 Down".to_owned()], vec![]),
             "{serving:?}"
         );
+    }
+}
+
+/// As where the pod on n1 is older than the second family of its Service.
+#[test]
+fn node_serves_only_the_rules_of_its_endpoints_family() {
+    for (pool, prefix, is_held) in [
+        ("p", Some("fd00::"), true),
+        ("kubernetes-IPv6", None, true),
+        ("kubernetes-IPv6", Some("10.0.0."), false),
+        ("p", None, false),
+    ] {
+        let mut scene = Scene::new([&[DRAIN], &[], &[]], &[2, 1]);
+        let slice = ipv6_slice("web-v6", Some("web"), &[("n1", None)]);
+        scene.services.apply_slice(&slice, scene.now.mono);
+        let mut view = view(scene.entries, scene.probes);
+        let changed = Arc::make_mut(&mut view.pools[0]);
+        changed.id = pool_id(pool);
+        for (number, (node, entry)) in (1..).zip(scene.nodes.iter_mut().zip(&mut changed.entries)) {
+            node.addresses.push(format!("fd00::{number}").parse().unwrap());
+            entry.matcher = match prefix {
+                Some(prefix) => NodeMatcher::Address(format!("{prefix}{number}").parse().unwrap()),
+                None => NodeMatcher::Name(node.name.clone()),
+            };
+        }
+        let plan = scene.plan_of(&view, &InterfaceCache::default());
+        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
+        assert_eq!(held.count(), usize::from(is_held), "{pool} {prefix:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
+use headgate_core::service::IpFamily;
 use headgate_kubernetes::{WatchErrorCounter, service_store};
 use hyper::{Request, Response};
 use kube::client::Body;
@@ -179,7 +180,7 @@ async fn lists_feed_the_updater() {
         let index = published.borrow();
         let service = index.service_with_port(32000).unwrap();
         assert_eq!(
-            (index.unknown(), service.nodes().collect::<Vec<_>>()),
+            (index.unknown(), service.nodes(IpFamily::IPv4).collect::<Vec<_>>()),
             (None, vec!["n2"])
         );
     }
