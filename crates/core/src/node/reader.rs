@@ -28,6 +28,8 @@ use crate::lower_case;
 const EXCLUDED_BY_KARPENTER: &str = "node.kubernetes.io/exclude-from-external-load-balancers=karpenter";
 /// cloud-provider-azure's label; excludes with the value `false`.
 const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
+/// cloud-provider-azure's label of a machine outside its resource group, which it adds to no pool of network interfaces.
+const RESOURCE_GROUP_LABEL: &str = "kubernetes.azure.com/resource-group";
 /// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
 const CONTROL_PLANE_LABELS: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
@@ -65,7 +67,7 @@ pub struct Node {
     pub created: Timestamp,
     /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
-    /// The labels that a matcher names, and those that [`Node::excluded`] is read from; all where maintenances select Nodes by them.
+    /// The labels that a matcher names, and those that say which load balancers have the Node; all where maintenances select Nodes by them.
     pub labels: BTreeMap<String, String>,
     /// The annotations that a matcher names; of the own Node also headgate's.
     pub annotations: BTreeMap<String, String>,
@@ -310,7 +312,7 @@ impl NodeReader {
     }
 
     fn labels(&self, mut labels: BTreeMap<String, String>) -> BTreeMap<String, String> {
-        let excludes = |key: &str| [EXCLUDE_LABEL, MANAGED_LABEL].contains(&key);
+        let excludes = |key: &str| [EXCLUDE_LABEL, MANAGED_LABEL, RESOURCE_GROUP_LABEL].contains(&key);
         let reads =
             |key: &str| self.reads(|matcher| matches!(matcher, SignalMatcher::Label(label) if label.key == key));
         labels.retain(|key, _| self.maintains() || excludes(key) || reads(key));
@@ -398,6 +400,22 @@ impl Node {
         }
         let mut node = Arc::unwrap_or_clone(self);
         node.excluded = node.control_plane;
+        Arc::new(node)
+    }
+
+    /// The same Node, excluded if it is in another resource group than `own` by their labels, which both readers must have kept: load balancers
+    /// of network interfaces that have `own` do not have it.
+    pub fn exclude_other_resource_group(self: Arc<Self>, own: Option<&Self>) -> Arc<Self> {
+        let group = |node: &Self| {
+            let group = node.labels.get(RESOURCE_GROUP_LABEL).filter(|group| !group.is_empty());
+            group.map(|group| group.to_ascii_lowercase())
+        };
+        let own_group = own.and_then(group);
+        if self.excluded.is_some() || group(&self).is_none_or(|group| Some(group) == own_group) {
+            return self;
+        }
+        let mut node = Arc::unwrap_or_clone(self);
+        node.excluded = Some(RESOURCE_GROUP_LABEL);
         Arc::new(node)
     }
 

@@ -324,9 +324,17 @@ impl OtherNodesReader {
         Ok(ServiceRead { started_at, others })
     }
 
-    fn is_on_control_plane(&self) -> bool {
+    /// The same Node, excluded if load balancers that have the own one may be without it.
+    fn excluded_beside_own(&self, node: Arc<Node>) -> Arc<Node> {
         let report = self.own.borrow();
-        report.node.as_ref().is_some_and(|own| own.control_plane.is_some())
+        let own = report.node.as_ref();
+        let node = node.exclude_other_resource_group(own);
+        // A load balancer has all control-plane nodes or none.
+        if own.is_some_and(|own| own.control_plane.is_some()) {
+            node
+        } else {
+            node.exclude_control_plane()
+        }
     }
 
     /// The Node as it was read at most [`NODE_TTL`] ago, or is read now, for all that ask.
@@ -342,11 +350,8 @@ impl OtherNodesReader {
         };
         let read = async || {
             let started_at = Instant::now();
-            let mut node = node(&self.client, &self.rules, name).await?.map(Arc::new);
-            // A load balancer has all control-plane nodes or none.
-            if !self.is_on_control_plane() {
-                node = node.map(Node::exclude_control_plane);
-            }
+            let node = node(&self.client, &self.rules, name).await?.map(Arc::new);
+            let node = node.map(|node| self.excluded_beside_own(node));
             Ok(NodeRead { started_at, node })
         };
         cell.get_or_try_init(read).await.cloned()
@@ -661,17 +666,24 @@ mod tests {
             std::future::ready(response(&body))
         };
         let control_plane = json!({"node-role.kubernetes.io/control-plane": ""});
-        for (own_name, own_role, labels_of_all, relies_on_signalled, expected) in [
-            ("n2", None, json!({}), true, true),
-            ("n2", None, json!({}), false, false),
-            ("n1", None, json!({}), true, false),
+        let other_group = json!({"kubernetes.azure.com/resource-group": "Other"});
+        for (own_name, own_role, own_group, labels_of_all, relies_on_signalled, expected) in [
+            ("n2", None, "", json!({}), true, true),
+            ("n2", None, "", json!({}), false, false),
+            ("n1", None, "", json!({}), true, false),
             // Load balancers may exclude control-plane nodes; if so, all of them.
-            ("n2", None, control_plane.clone(), true, false),
-            ("n2", Some("role"), control_plane.clone(), true, true),
-            ("n2", Some("role"), json!({}), true, true),
+            ("n2", None, "", control_plane.clone(), true, false),
+            ("n2", Some("role"), "", control_plane.clone(), true, true),
+            ("n2", Some("role"), "", json!({}), true, true),
+            // Those of network interfaces have no node of another resource group.
+            ("n2", None, "", other_group.clone(), true, false),
+            ("n2", None, "third", other_group.clone(), true, false),
+            ("n2", None, "other", other_group.clone(), true, true),
+            ("n2", None, "other", json!({}), true, true),
         ] {
             let own = Node {
                 control_plane: own_role,
+                labels: [("kubernetes.azure.com/resource-group".to_owned(), own_group.to_owned())].into(),
                 ..Node::default()
             };
             let labels = labels_of_all.clone();
@@ -687,7 +699,7 @@ mod tests {
             };
             let others = reader.service(&web(), None, 0).await.unwrap().others;
             let found = (others.with_earlier_name.is_some(), others.own_is_long_out);
-            let what = format!("{own_name} {own_role:?} {labels_of_all} {relies_on_signalled}");
+            let what = format!("{own_name} {own_role:?} {own_group} {labels_of_all} {relies_on_signalled}");
             assert_eq!(found, (expected, expected), "{what}");
         }
     }

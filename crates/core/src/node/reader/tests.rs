@@ -224,6 +224,11 @@ fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
         let node = Arc::new(node).exclude_control_plane();
         assert_eq!(node.excluded.is_some(), with_control_plane, "{label}={value}");
     }
+    let in_group = |group: &str| own(&json!({"metadata": {"name": "n", "labels": {RESOURCE_GROUP_LABEL: group}}}));
+    for (group, own_group, is_excluded) in [("a", "", true), ("a", "b", true), ("a", "A", false), ("", "b", false)] {
+        let other = Arc::new(in_group(group)).exclude_other_resource_group(Some(&in_group(own_group)));
+        assert_eq!(other.excluded.is_some(), is_excluded, "{group} {own_group}");
+    }
     let labels = json!({EXCLUDE_LABEL: "", CONTROL_PLANE_LABELS[0]: ""});
     let both = Arc::new(read(&json!({"metadata": {"name": "n", "labels": labels}})));
     assert_eq!(both.exclude_control_plane().excluded, Some(EXCLUDE_LABEL));
