@@ -145,9 +145,9 @@ fn looks(
     memory: &Arc<Mutex<Memory>>,
     tainted: &BTreeSet<String>,
 ) -> BTreeMap<String, NodeIntent> {
-    let known = locked(memory);
+    let mut known = locked(memory);
     let mut numbers: BTreeMap<&String, u64> = tainted.iter().map(|node| (node, 0)).collect();
-    numbers.extend(known.latest.numbers());
+    numbers.extend(known.latest.numbers(task.clock.now().wall));
     let look = |(name, number): (&String, u64)| {
         let intent = NodeIntent {
             uid: None,

@@ -87,7 +87,7 @@ impl LatestMessages {
             None => (None, None),
         };
         if self.by_node.len() >= MAX_NODES {
-            self.by_node.retain(|_, known| !is_stale(known.last_seen, now));
+            self.forget_stale(now);
             if self.by_node.len() >= MAX_NODES {
                 return None;
             }
@@ -123,9 +123,14 @@ impl LatestMessages {
         self.by_node.get(node)
     }
 
-    /// The Nodes with a message, and the number of each, which no other message has.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = (&String, u64)> {
+    /// The Nodes with a message that still counts, and the number of each, which no other message has. The others are forgotten.
+    pub(super) fn numbers(&mut self, now: Timestamp) -> impl Iterator<Item = (&String, u64)> {
+        self.forget_stale(now);
         self.by_node.iter().map(|(node, latest)| (node, latest.number))
+    }
+
+    fn forget_stale(&mut self, now: Timestamp) {
+        self.by_node.retain(|_, known| !is_stale(known.last_seen, now));
     }
 
     /// Forgets a Node that does not exist, unless it has a later message than this.
@@ -236,15 +241,15 @@ mod tests {
     fn node_that_does_not_exist_is_forgotten_unless_it_has_a_later_message() {
         let metrics = Metrics::register(&mut Registry::default());
         let mut latest = LatestMessages::default();
-        let number = |latest: &LatestMessages| latest.numbers().next().map(|(_, number)| number);
+        let number = |latest: &mut LatestMessages| latest.numbers(at(1001)).next().map(|(_, number)| number);
         latest.apply(event("n", NOTICE, 1000), at(1000), &metrics);
-        let first = number(&latest).unwrap();
+        let first = number(&mut latest).unwrap();
         latest.apply(event("n", OTHER, 1001), at(1001), &metrics);
         latest.forget_missing("n", first);
-        let second = number(&latest).unwrap();
+        let second = number(&mut latest).unwrap();
         assert_ne!(second, first);
         latest.forget_missing("n", second);
-        assert_eq!(number(&latest), None);
+        assert_eq!(number(&mut latest), None);
     }
 
     #[test]
@@ -257,7 +262,7 @@ mod tests {
         for (second, is_accepted, count) in [(1600, false, MAX_NODES), (1601, true, 1)] {
             let node = latest.apply(event("more", NOTICE, second), at(second), &metrics);
             assert_eq!(node.is_some(), is_accepted, "{second}");
-            assert_eq!(latest.numbers().count(), count);
+            assert_eq!(latest.by_node.len(), count);
         }
     }
 
@@ -276,6 +281,9 @@ mod tests {
             "about an earlier Node of this name"
         );
         assert!(message(&latest, None, 1600) && !message(&latest, None, 1601));
+        assert_eq!(latest.numbers(at(1600)).count(), 1);
+        assert_eq!(latest.numbers(at(1601)).count(), 0, "about a Node that may be gone");
+        latest.apply(event("n", NOTICE, 1000), at(1000), &metrics);
         latest.forget("n");
         assert!(!message(&latest, None, 1001));
     }
