@@ -50,7 +50,7 @@ impl Metrics {
             signal_to_down: table.histogram(
                 "headgate_admin_state_signal_to_down_seconds",
                 "Seconds from the leader's observation of a Node's signal to the read that shows all its pool entries Down, without Nodes \
-                that the guard held back meanwhile",
+                that the guard held back meanwhile or that had no entry at first",
                 // ARM needs more than the first, and every eviction notice ends before the last.
                 [
                     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use headgate_azure::{AdminState, ErrorClass, PoolId};
 use headgate_core::clock::Moment;
-use headgate_core::node::DRAINING_TAINT;
+use headgate_core::node::{DRAINING_TAINT, SignalPeriod};
 use headgate_core::telemetry::first_names;
 use headgate_kubernetes::EventKind;
 use jiff::Timestamp;
@@ -110,7 +110,8 @@ impl NodeEvent {
 pub(super) struct Effects {
     pub(super) events: Vec<NodeEvent>,
     pub(super) ledger_changes: Vec<LedgerChange>,
-    /// From the observation of a Node's signal to the read that shows all its entries `Down`, where none of them was held back.
+    /// From the observation of a Node's signal to the read that shows all its entries `Down`, where it had some from the start and none of them
+    /// was held back.
     pub(super) signal_to_down: Vec<Duration>,
 }
 
@@ -140,6 +141,16 @@ impl OwnEntry<'_> {
 }
 
 impl LastReads<'_> {
+    /// Whether a list and the plans that followed the signal show no entry of the Node, nor one that may be its.
+    fn has_no_entry(&self, node: &ClusterNode, period: &SignalPeriod) -> bool {
+        let is_listed = self.listing.requested_at.is_some_and(|at| at >= period.since.mono);
+        let mut statuses = self.statuses();
+        is_listed
+            && !self.entries.contains_key(&*node.uid)
+            && self.are_planned(period)
+            && statuses.all(|status| status.covers_interfaces && status.unreadable_pools.is_empty())
+    }
+
     /// The Nodes with the target state `Down` that have no entry in a pool with an unreadable interface: it may be theirs.
     fn nodes_of_unreadable_pools(&self) -> impl Iterator<Item = (&Arc<ClusterNode>, &LastError)> {
         let unreadable = self.statuses().flat_map(|load_balancer| {
@@ -172,8 +183,8 @@ impl LastReads<'_> {
 pub(super) struct TransitionTracker {
     /// By the Node's UID.
     failures: HashMap<String, ReportedFailure>,
-    /// When the last signal period began in which an entry was held back, by the Node's UID.
-    held_back: HashMap<String, Instant>,
+    /// When the last signal period began in which an entry was held back, or there was none, by the Node's UID.
+    unmeasured: HashMap<String, Instant>,
     exhausted_pools: BTreeSet<PoolId>,
 }
 
@@ -191,6 +202,13 @@ impl TransitionTracker {
         let mut effects = Effects::default();
         let now = reads.now.mono;
         let mut failing = BTreeSet::new();
+        let signalled = || reads.targets.nodes_with_periods();
+        for node in signalled() {
+            let period = reads.present_signal(node);
+            if let Some(period) = period.filter(|period| reads.has_no_entry(node, period)) {
+                self.unmeasured.insert(node.uid.clone(), period.since.mono);
+            }
+        }
         for entries in reads.entries.values() {
             self.evaluate_node(reads, entries, &mut failing, &mut effects);
         }
@@ -211,7 +229,8 @@ impl TransitionTracker {
             }
         }
         self.failures.retain(|uid, _| failing.contains(uid));
-        self.held_back.retain(|uid, _| reads.entries.contains_key(&**uid));
+        let signalled: BTreeSet<&str> = signalled().map(|node| &*node.uid).collect();
+        self.unmeasured.retain(|uid, _| signalled.contains(&**uid));
         self.evaluate_pools(reads, &mut effects);
         effects
     }
@@ -229,7 +248,7 @@ impl TransitionTracker {
         let period = reads.targets.signal_period(node);
         let since = period.map(|period| period.since.mono);
         if let Some(since) = since.filter(|_| entries.iter().any(|entry| entry.entry.is_held_back)) {
-            self.held_back.insert(node.uid.clone(), since);
+            self.unmeasured.insert(node.uid.clone(), since);
         }
         let pending = entries.iter().filter(|entry| entry.entry.is_pending());
         let error = pending
@@ -264,7 +283,7 @@ impl TransitionTracker {
                 let mut all = entries.iter();
                 if !all.any(|entry| entry.is_read_down() && entry.stage() == Some(LedgerStage::Down)) {
                     let signals = period.map(|period| period.names().into_iter().collect::<Vec<_>>());
-                    let since = since.filter(|since| self.held_back.get(&node.uid) != Some(since));
+                    let since = since.filter(|since| self.unmeasured.get(&node.uid) != Some(since));
                     let took = since.map(|since| reads.now.mono.saturating_duration_since(since));
                     effects.signal_to_down.extend(took);
                     let text = down_note(&statuses(&new), &signals.unwrap_or_default());

@@ -361,3 +361,23 @@ async fn a_restored_entry_is_not_recorded_again() {
     let effects = scenario.effects(&[status], &Listing::default());
     assert!(effects.ledger_changes.is_empty(), "the ledger would never forget it");
 }
+
+#[tokio::test(start_paused = true)]
+async fn time_to_down_is_not_measured_for_an_entry_that_is_younger_than_its_signal() {
+    for (first, is_measured) in [(1, true), (2, false)] {
+        let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[])], &[]);
+        let mut listing = Listing::default();
+        // The first list shows the load balancers of before the signal.
+        for requested_at in [None, Some(scenario.clock.now().mono)] {
+            listing.requested_at = requested_at;
+            let status = scenario.status(&[("p", &[(first, "-"), (3, "-")], true)]);
+            scenario.effects(&[status], &listing);
+        }
+        tokio::time::advance(Duration::from_hours(4)).await;
+        scenario.ledger.apply(ledger_change("p", 1, LedgerStage::Intended));
+        let status = scenario.status(&[("p", &[(1, "Down"), (2, "-")], true)]);
+        let effects = scenario.effects(&[status], &listing);
+        assert_eq!(effects.events.len(), 1);
+        assert_eq!(effects.signal_to_down.len(), usize::from(is_measured), "{first}");
+    }
+}
