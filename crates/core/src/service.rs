@@ -179,6 +179,8 @@ pub struct ServiceSpecObject {
     pub cluster_ips: Vec<String>,
     /// Its pods have these labels; empty if it does not select them.
     pub selector: BTreeMap<String, String>,
+    /// Whether the endpoints of pods that are not Ready count as ready.
+    pub publish_not_ready_addresses: bool,
     /// Its ports.
     pub ports: Vec<ServicePort>,
 }
@@ -351,6 +353,8 @@ pub struct Service {
     pub health_check_port: u16,
     /// `spec.selector`; empty for one that does not select its pods.
     pub selector: BTreeMap<String, String>,
+    /// `spec.publishNotReadyAddresses`: kube-proxy also sends to its pods that are not Ready.
+    pub publishes_not_ready: bool,
 }
 
 impl Service {
@@ -370,6 +374,7 @@ impl Service {
             ip_families: spec.ip_families.iter().filter_map(family).collect(),
             health_check_port: if is_local { spec.health_check_node_port } else { 0 },
             selector: spec.selector,
+            publishes_not_ready: spec.publish_not_ready_addresses,
         })
     }
 
@@ -411,8 +416,9 @@ mod tests {
     #[test]
     fn services_with_local_pools_are_recognised() {
         let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ipFamilies": ["IPv6", "IPv4"],
-            "healthCheckNodePort": 32000, "ports": []});
+            "healthCheckNodePort": 32000, "publishNotReadyAddresses": true, "ports": []});
         let found = read(&local).unwrap();
+        assert!(found.publishes_not_ready);
         assert_eq!(
             (found.name.to_string(), found.uid.as_str(), found.health_check_port),
             ("default/web".to_owned(), "u", 32000)

@@ -3,7 +3,7 @@
 //! A node under maintenance serves a Service of type LoadBalancer
 //!
 //! - with `externalTrafficPolicy: Local` while a pod of the Service is Ready on the node, also one that is terminating: kube-proxy sends to
-//!   such a pod where there is no other;
+//!   such a pod where there is no other; with `publishNotReadyAddresses` it sends to pods that are not Ready, too;
 //! - with `externalTrafficPolicy: Cluster` while the node is Ready, because it forwards to pods of other nodes.
 //!
 //! Seconds count from when a Service that the node served is no longer served, until it is served again or the load balancers send no new
@@ -33,13 +33,14 @@ words! {
     }
 }
 
-/// Whether the pod is Ready and one of the Service's.
+/// Whether the pod is one of the Service's, and Ready where that matters.
 fn serves(pod: &PodFacts, service: &Service) -> bool {
     let is_selected = || {
         let mut labels = service.selector.iter();
         labels.all(|(key, value)| pod.labels.get(key) == Some(value))
     };
-    pod.is_ready && !pod.is_finished && pod.namespace == service.name.namespace() && is_selected()
+    let is_ready = pod.is_ready || service.publishes_not_ready;
+    is_ready && !pod.is_finished && pod.namespace == service.name.namespace() && is_selected()
 }
 
 /// A node under maintenance.

@@ -247,4 +247,9 @@ fn only_pods_of_the_service_serve_it() {
     ] {
         assert_eq!(serves(&pod, &local), expected, "{what}");
     }
+    let published = Service {
+        publishes_not_ready: true,
+        ..local
+    };
+    assert!(serves(&pod(false), &published), "kube-proxy goes on sending");
 }
