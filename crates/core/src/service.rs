@@ -77,6 +77,12 @@ words! {
     }
 }
 
+impl IpFamily {
+    fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.as_str() == word)
+    }
+}
+
 impl From<IpAddr> for IpFamily {
     /// An IPv4 address that is written as an IPv6 address counts as IPv4.
     fn from(address: IpAddr) -> Self {
@@ -363,7 +369,6 @@ impl Service {
         let is_local = object.is_local();
         let name = NamespacedName::of(&object.metadata).filter(|_| object.is_load_balancer())?;
         let ServiceObject { metadata, spec, status } = object;
-        let family = |text: &String| IpFamily::ALL.into_iter().find(|family| family.as_str() == text);
         Some(Self {
             name,
             uid: metadata.uid.unwrap_or_default(),
@@ -371,7 +376,11 @@ impl Service {
             frontends: status.load_balancer.ingress.len(),
             is_local,
             is_deleting: metadata.deletion_timestamp.is_some(),
-            ip_families: spec.ip_families.iter().filter_map(family).collect(),
+            ip_families: spec
+                .ip_families
+                .iter()
+                .filter_map(|word| IpFamily::parse(word))
+                .collect(),
             health_check_port: if is_local { spec.health_check_node_port } else { 0 },
             selector: spec.selector,
             publishes_not_ready: spec.publish_not_ready_addresses,

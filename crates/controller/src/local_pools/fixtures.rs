@@ -26,8 +26,10 @@ pub(crate) fn nodes(count: u8) -> NodeIndex {
 /// A slice of this name and Service in the namespace `default`, with an endpoint on each of these nodes and its condition. An endpoint
 /// without the name of a node has none.
 pub(crate) fn slice(name: &str, service: Option<&str>, endpoints: &[(&str, Option<bool>)]) -> EndpointSliceObject {
-    let endpoint = |(node, ready): &(&str, Option<bool>)| json!({"addresses": ["10.1.0.1"], "nodeName": (!node.is_empty()).then_some(node),
-        "conditions": {"ready": ready}});
+    let endpoint = |(node, ready): &(&str, Option<bool>)| {
+        json!({"addresses": ["10.1.0.1"], "nodeName": (!node.is_empty()).then_some(node),
+        "conditions": {"ready": ready}})
+    };
     let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
     let metadata = json!({"namespace": "default", "name": name, "labels": {SERVICE_NAME_LABEL: service}});
     let ports = json!([{"name": "", "port": 80}]);
