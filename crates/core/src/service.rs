@@ -340,6 +340,10 @@ impl EndpointObject {
 
 /// What is kept of a Service of type `LoadBalancer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is said by another field of the object"
+)]
 pub struct Service {
     /// Its namespace and name.
     pub name: NamespacedName,

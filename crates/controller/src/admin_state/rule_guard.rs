@@ -259,9 +259,12 @@ fn family_of(pool: &PoolView) -> IpFamily {
         NodeMatcher::Address(address) => Some(IpFamily::from(address)),
         _ => None,
     });
-    let by_name = || match pool.id.name().to_ascii_lowercase().ends_with(IPV6_SUFFIX) {
-        true => IpFamily::IPv6,
-        false => IpFamily::IPv4,
+    let by_name = || {
+        if pool.id.name().to_ascii_lowercase().ends_with(IPV6_SUFFIX) {
+            IpFamily::IPv6
+        } else {
+            IpFamily::IPv4
+        }
     };
     address.unwrap_or_else(by_name)
 }
