@@ -146,11 +146,8 @@ mod tests {
             (node("one", None), vec![maintenance(Stage::Cordon, 0, Some(60))], None),
             (node("one", None), vec![dry_run, deleted], None),
         ] {
-            assert_eq!(
-                of_node(&node, &maintenances),
-                expected.map(at),
-                "{node:?} {maintenances:?}"
-            );
+            let found = of_node(&node, &maintenances);
+            assert_eq!(found, expected.map(at), "{node:?} {maintenances:?}");
         }
     }
 
@@ -185,12 +182,9 @@ mod tests {
             (0, None, 99, false),
         ] {
             let maintenance = maintenance(Stage::Drain, created, deadline);
-            assert_eq!(
-                hurries(&node("one", None), [&maintenance], at(now)),
-                expected,
-                "{created} {now}"
-            );
-            assert!(!hurries(&node("two", None), [&maintenance], at(now)));
+            let hurries = |name| hurries(&node(name, None), [&maintenance], at(now));
+            assert_eq!(hurries("one"), expected, "{created} {now}");
+            assert!(!hurries("two"));
         }
     }
 
@@ -217,11 +211,8 @@ mod tests {
             (30, None, None),
         ] {
             let deadline = left.map(|left| at(1_000 + left));
-            assert_eq!(
-                cut_grace_period(SignedDuration::from_secs(own), deadline, at(1_000)),
-                expected,
-                "{own} {left:?}"
-            );
+            let cut = cut_grace_period(SignedDuration::from_secs(own), deadline, at(1_000));
+            assert_eq!(cut, expected, "{own} {left:?}");
         }
     }
 

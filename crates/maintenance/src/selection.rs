@@ -106,11 +106,8 @@ mod tests {
             ("pool", "Like", &["a"], false),
         ] {
             let selector = term(vec![requirement(key, operator, values)], Vec::new());
-            assert_eq!(
-                selects(&selector, "one", &labels),
-                matches,
-                "{key} {operator} {values:?}"
-            );
+            let found = selects(&selector, "one", &labels);
+            assert_eq!(found, matches, "{key} {operator} {values:?}");
         }
     }
 
@@ -119,28 +116,22 @@ mod tests {
         let labels = Labels::from([("pool".to_owned(), "a".to_owned())]);
         let named = |name| requirement("metadata.name", "In", &[name]);
         let pool = || requirement("pool", "In", &["a"]);
-        assert!(selects(&term(Vec::new(), vec![named("one")]), "one", &labels));
-        assert!(!selects(&term(Vec::new(), vec![named("two")]), "one", &labels));
-        assert!(
-            !selects(&term(vec![pool()], vec![named("two")]), "one", &labels),
-            "both have to match"
-        );
-        let other = requirement("metadata.uid", "In", &["one"]);
-        assert!(
-            !selects(&term(Vec::new(), vec![other]), "one", &labels),
-            "no other field"
-        );
-        let not = requirement("metadata.name", "NotIn", &["one"]);
-        assert!(!selects(&term(Vec::new(), vec![not.clone()]), "one", &labels));
-        assert!(selects(&term(Vec::new(), vec![not]), "two", &labels));
-        assert!(
-            !selects(&term(Vec::new(), Vec::new()), "one", &labels),
-            "an empty term matches nothing"
-        );
+        let uid = requirement("metadata.uid", "In", &["one"]);
+        let not_one = requirement("metadata.name", "NotIn", &["one"]);
+        for (what, expressions, fields, name, expected) in [
+            ("its name", vec![], vec![named("one")], "one", true),
+            ("another name", vec![], vec![named("two")], "one", false),
+            ("both have to match", vec![pool()], vec![named("two")], "one", false),
+            ("no other field", vec![], vec![uid], "one", false),
+            ("all but it", vec![], vec![not_one.clone()], "one", false),
+            ("all but another", vec![], vec![not_one], "two", true),
+            ("an empty term matches nothing", vec![], vec![], "one", false),
+        ] {
+            assert_eq!(selects(&term(expressions, fields), name, &labels), expected, "{what}");
+        }
         let mut either = term(Vec::new(), vec![named("two")]);
-        either
-            .node_selector_terms
-            .extend(term(vec![pool()], Vec::new()).node_selector_terms);
+        let of_pool = term(vec![pool()], Vec::new()).node_selector_terms;
+        either.node_selector_terms.extend(of_pool);
         assert!(selects(&either, "one", &labels), "any term");
     }
 

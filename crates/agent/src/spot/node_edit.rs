@@ -192,8 +192,8 @@ mod tests {
             taint["value"] = json!(value);
             taint
         };
-        let values = ["spot-eviction", "terminate", "redeploy", "reboot"];
-        for (notice, value) in AzureNotice::ALL.into_iter().zip(values) {
+        let announcements = ["spot-eviction", "terminate", "redeploy", "reboot"];
+        for (notice, value) in AzureNotice::ALL.into_iter().zip(announcements) {
             let tracker = announced(notice, "a");
             let expected = (Tainted, json!([valued(value, 60)]), of(notice, "a", Some(60)));
             assert_eq!(edited(&tracker, node(&json!([]), None), at(60)), expected);

@@ -37,20 +37,36 @@ fn missing() -> NodeTraffic {
     NodeTraffic::Unknown(Unproved::NotPlanned)
 }
 
+fn drained_node<'a>(pods: Vec<&'a PodFacts>, observation: &'a NodeTraffic) -> DrainedNode<'a> {
+    DrainedNode {
+        name: "one",
+        is_ready: true,
+        pods,
+        observation,
+        was_out: false,
+    }
+}
+
+/// What is Ready in a step.
+#[derive(Clone, Copy, PartialEq)]
+enum Ready {
+    Both,
+    /// The node, but not the pod.
+    Node,
+    /// The pod, but not the node.
+    Pod,
+    Neither,
+}
+
 /// The seconds of each result, for both policies: local, cluster.
-fn seconds(steps: &[(u32, bool, bool, NodeTraffic)]) -> Vec<(u64, Vec<(TrafficPolicy, u64)>)> {
+fn seconds(steps: &[(u32, Ready, NodeTraffic)]) -> Vec<(u64, Vec<(TrafficPolicy, u64)>)> {
     let services = [service(TrafficPolicy::Local), service(TrafficPolicy::Cluster)];
     let mut meter = BlackholeMeter::default();
     let mut found = Vec::new();
-    for (second, pod_is_ready, node_is_ready, observation) in steps {
-        let pod = pod(*pod_is_ready);
-        let node = DrainedNode {
-            name: "one",
-            is_ready: *node_is_ready,
-            pods: vec![&pod],
-            observation,
-            was_out: false,
-        };
+    for (second, ready, observation) in steps {
+        let pod = pod(matches!(ready, Ready::Both | Ready::Pod));
+        let mut node = drained_node(vec![&pod], observation);
+        node.is_ready = matches!(ready, Ready::Both | Ready::Node);
         for (_, results) in meter.update(&[node], &services, at(*second)) {
             let results = results.iter().map(|result| (result.policy, result.lasted.as_secs()));
             found.push((u64::from(*second), results.collect()));
@@ -61,98 +77,44 @@ fn seconds(steps: &[(u32, bool, bool, NodeTraffic)]) -> Vec<(u64, Vec<(TrafficPo
 
 #[test]
 fn seconds_between_the_last_endpoint_and_the_load_balancer_count() {
+    use Ready::{Both, Neither, Node, Pod};
     use TrafficPolicy::{Cluster, Local};
-    let both = |local, cluster| vec![(Local, local), (Cluster, cluster)];
-    for (what, steps, expected) in [
-        (
-            "out first",
-            vec![
-                (0, true, true, inside()),
-                (5, true, true, out(5)),
-                (9, false, true, out(5)),
-            ],
-            vec![(5, both(0, 0))],
-        ),
-        (
-            "pod first",
-            vec![
-                (0, true, true, inside()),
-                (5, false, true, inside()),
-                (9, false, true, out(8)),
-            ],
-            vec![(9, both(3, 0))],
-        ),
-        (
-            "pod and load balancer seen together",
-            vec![(0, true, true, inside()), (9, false, true, out(8))],
-            vec![(9, both(0, 0))],
-        ),
-        (
-            "node first",
-            vec![
-                (0, true, true, inside()),
-                (5, true, false, inside()),
-                (9, true, false, out(9)),
-            ],
-            vec![(9, both(4, 4))],
-        ),
-        (
-            "ready again",
-            vec![
-                (0, true, true, inside()),
-                (5, false, true, inside()),
-                (7, true, true, inside()),
-                (9, true, true, out(9)),
-            ],
-            vec![(9, both(2, 0))],
-        ),
-        (
-            "a confirmation that is lost",
-            vec![
-                (0, true, true, inside()),
-                (5, true, true, out(5)),
-                (6, false, true, out(5)),
-                (10, false, true, inside()),
-                (13, false, true, out(13)),
-            ],
-            vec![(5, both(0, 0)), (13, both(3, 0))],
-        ),
-        (
-            "reads that are missing change nothing",
-            vec![
-                (0, true, true, inside()),
-                (5, false, true, missing()),
-                (9, false, true, out(7)),
-            ],
-            vec![(9, both(2, 0))],
-        ),
-        (
-            "missing reads of a node that is out",
-            vec![
-                (0, true, true, inside()),
-                (5, true, true, out(5)),
-                (6, false, true, missing()),
-                (60, false, true, out(5)),
-            ],
-            vec![(5, both(0, 0))],
-        ),
-        (
-            "in no load balancer",
-            vec![
-                (0, true, true, inside()),
-                (5, false, true, inside()),
-                (9, false, true, NodeTraffic::Out { since: None }),
-            ],
-            vec![],
-        ),
-        (
-            "never served",
-            vec![(0, false, false, inside()), (9, false, false, out(9))],
-            vec![],
-        ),
-    ] {
-        assert_eq!(seconds(&steps), expected, "{what}");
-    }
+    let both = |second, local, cluster| (second, vec![(Local, local), (Cluster, cluster)]);
+    let start = (0, Both, inside());
+    let check = |what: &str, steps: &[(u32, Ready, NodeTraffic)], expected: &[_]| {
+        assert_eq!(seconds(steps), expected, "{what}");
+    };
+    let steps = [start.clone(), (5, Both, out(5)), (9, Node, out(5))];
+    check("out first", &steps, &[both(5, 0, 0)]);
+    let steps = [start.clone(), (5, Node, inside()), (9, Node, out(8))];
+    check("pod first", &steps, &[both(9, 3, 0)]);
+    let steps = [start.clone(), (9, Node, out(8))];
+    check("pod and load balancer seen together", &steps, &[both(9, 0, 0)]);
+    let steps = [start.clone(), (5, Pod, inside()), (9, Pod, out(9))];
+    check("node first", &steps, &[both(9, 4, 4)]);
+    let steps = [
+        start.clone(),
+        (5, Node, inside()),
+        (7, Both, inside()),
+        (9, Both, out(9)),
+    ];
+    check("ready again", &steps, &[both(9, 2, 0)]);
+    let lost = [(10, Node, inside()), (13, Node, out(13))];
+    let steps = [&[start.clone(), (5, Both, out(5)), (6, Node, out(5))][..], &lost].concat();
+    check("a confirmation that is lost", &steps, &[both(5, 0, 0), both(13, 3, 0)]);
+    let steps = [start.clone(), (5, Node, missing()), (9, Node, out(7))];
+    check("reads that are missing change nothing", &steps, &[both(9, 2, 0)]);
+    let steps = [
+        start.clone(),
+        (5, Both, out(5)),
+        (6, Node, missing()),
+        (60, Node, out(5)),
+    ];
+    check("missing reads of a node that is out", &steps, &[both(5, 0, 0)]);
+    let steps = [start, (5, Node, inside()), (9, Node, NodeTraffic::Out { since: None })];
+    check("in no load balancer", &steps, &[]);
+    let steps = [(0, Neither, inside()), (9, Neither, out(9))];
+    check("never served", &steps, &[]);
 }
 
 #[test]
@@ -160,13 +122,7 @@ fn a_node_that_ends_gives_what_was_counted() {
     let services = [service(TrafficPolicy::Local)];
     let mut meter = BlackholeMeter::default();
     let (ready, gone, observation) = (pod(true), pod(false), inside());
-    let node = |pod| DrainedNode {
-        name: "one",
-        is_ready: true,
-        pods: vec![pod],
-        observation: &observation,
-        was_out: false,
-    };
+    let node = |pod| drained_node(vec![pod], &observation);
     assert_eq!(meter.update(&[node(&ready)], &services, at(0)), []);
     assert_eq!(meter.update(&[node(&gone)], &services, at(4)), []);
     let results = meter.update(&[], &services, at(10));
@@ -179,11 +135,8 @@ fn a_new_leader_repeats_no_result() {
     let services = [service(TrafficPolicy::Local)];
     let (ready, observation) = (pod(true), out(0));
     let node = DrainedNode {
-        name: "one",
-        is_ready: true,
-        pods: vec![&ready],
-        observation: &observation,
         was_out: true,
+        ..drained_node(vec![&ready], &observation)
     };
     let mut meter = BlackholeMeter::default();
     assert_eq!(meter.update(std::slice::from_ref(&node), &services, at(5)), []);
@@ -199,11 +152,8 @@ fn a_service_that_does_not_select_its_pods_is_not_measured() {
     let mut meter = BlackholeMeter::default();
     for (second, observation) in [(0, inside()), (9, out(9))] {
         let node = DrainedNode {
-            name: "n1",
             is_ready: second == 0,
-            pods: Vec::new(),
-            observation: &observation,
-            was_out: false,
+            ..drained_node(Vec::new(), &observation)
         };
         assert_eq!(meter.update(&[node], [&unselected], at(second)), []);
     }
@@ -212,38 +162,22 @@ fn a_service_that_does_not_select_its_pods_is_not_measured() {
 #[test]
 fn only_pods_of_the_service_serve_it() {
     let local = service(TrafficPolicy::Local);
-    let terminating = PodFacts {
-        terminating_until: Some(at(1)),
-        ..pod(true)
+    let with = |change: fn(&mut PodFacts)| {
+        let mut pod = pod(true);
+        change(&mut pod);
+        pod
     };
     for (what, pod, expected) in [
         ("ready", pod(true), true),
-        ("terminating and ready", terminating, true),
+        ("terminating", with(|pod| pod.terminating_until = Some(at(1))), true),
         ("not ready", pod(false), false),
         (
             "of another namespace",
-            PodFacts {
-                namespace: "other".to_owned(),
-                ..pod(true)
-            },
+            with(|pod| pod.namespace = "other".to_owned()),
             false,
         ),
-        (
-            "of another app",
-            PodFacts {
-                labels: Labels::new(),
-                ..pod(true)
-            },
-            false,
-        ),
-        (
-            "finished",
-            PodFacts {
-                is_finished: true,
-                ..pod(true)
-            },
-            false,
-        ),
+        ("of another app", with(|pod| pod.labels.clear()), false),
+        ("finished", with(|pod| pod.is_finished = true), false),
     ] {
         assert_eq!(serves(&pod, &local), expected, "{what}");
     }

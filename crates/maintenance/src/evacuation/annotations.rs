@@ -159,12 +159,17 @@ mod tests {
     const OWN: &str = EVACUATOR_ANNOTATION_PREFIXES[0];
 
     fn parsed(annotations: &[(&str, &str)]) -> ParsedEvacuators {
-        parse_evacuators(
-            &annotations
-                .iter()
-                .map(|(class, value)| (format!("{OWN}{class}"), (*value).to_owned()))
-                .collect(),
-        )
+        let annotations = annotations.iter();
+        let annotations = annotations.map(|(class, value)| (format!("{OWN}{class}"), (*value).to_owned()));
+        parse_evacuators(&annotations.collect())
+    }
+
+    /// The classes and priorities in the order of their turns.
+    fn turns(result: &ParsedEvacuators) -> Vec<(&str, i32)> {
+        let evacuators = result.evacuators.iter();
+        evacuators
+            .map(|found| (found.evacuator_class.as_str(), found.priority))
+            .collect()
     }
 
     #[test]
@@ -196,16 +201,11 @@ mod tests {
             ("", "5", None),
         ] {
             let result = parsed(&[(class, value)]);
-            let found = result
-                .evacuators
-                .first()
-                .map(|found| (found.priority, found.role.as_deref()));
+            let first = result.evacuators.first();
+            let found = first.map(|found| (found.priority, found.role.as_deref()));
             assert_eq!(found, expected, "{class} {value:?}");
-            assert_eq!(
-                result.mistakes.len(),
-                usize::from(expected.is_none()),
-                "{class} {value:?}"
-            );
+            let mistakes = usize::from(expected.is_none());
+            assert_eq!(result.mistakes.len(), mistakes, "{class} {value:?}");
         }
     }
 
@@ -218,21 +218,14 @@ mod tests {
             ("a.zoo.com", "5"),
             ("a.example.com", "5"),
         ]);
-        let classes: Vec<_> = result
-            .evacuators
-            .iter()
-            .map(|found| found.evacuator_class.as_str())
-            .collect();
-        assert_eq!(
-            classes,
-            [
-                "z.example.com",
-                "a.example.com",
-                "b.example.com",
-                "a.zoo.com",
-                "a.example.org"
-            ]
-        );
+        let expected = [
+            ("z.example.com", 7),
+            ("a.example.com", 5),
+            ("b.example.com", 5),
+            ("a.zoo.com", 5),
+            ("a.example.org", 5),
+        ];
+        assert_eq!(turns(&result), expected);
     }
 
     #[test]
@@ -257,13 +250,8 @@ mod tests {
 
     #[test]
     fn a_note_names_the_first_mistakes() {
-        for (count, more) in [
-            (0, None),
-            (1, None),
-            (5, None),
-            (6, Some(", 1 more")),
-            (7000, Some(", 6995 more")),
-        ] {
+        let (one, many) = (Some(", 1 more"), Some(", 6995 more"));
+        for (count, more) in [(0, None), (1, None), (5, None), (6, one), (7000, many)] {
             let classes: Vec<_> = (0..count).map(|n| format!("e{n:04}.example")).collect();
             let annotations: Vec<_> = classes.iter().map(|class| (class.as_str(), "")).collect();
             let note = parsed(&annotations).note();
@@ -284,12 +272,7 @@ mod tests {
         ];
         let annotations = annotations.map(|(prefix, class, value)| (format!("{prefix}{class}"), value.to_owned()));
         let result = parse_evacuators(&BTreeMap::from(annotations));
-        let found: Vec<_> = result
-            .evacuators
-            .iter()
-            .map(|found| (found.evacuator_class.as_str(), found.priority))
-            .collect();
-        assert_eq!(found, [("a.example", 7), ("b.example", 6)]);
+        assert_eq!(turns(&result), [("a.example", 7), ("b.example", 6)]);
         assert_eq!(
             result.mistakes[0].to_string(),
             "annotation evacuation.coordination.k8s.io/priority_a.example: \"5\" is left out: \

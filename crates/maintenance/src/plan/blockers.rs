@@ -209,18 +209,14 @@ mod tests {
             last_transition_time: Time(NOW.parse().unwrap()),
             observed_generation: None,
         };
+        let says = Some("what the evacuator says");
         let on_its_own = Some("nothing replaces the pod: let the budget allow a disruption, or delete the pod");
         for (needs_all, owner, condition, expected) in [
             (true, None, None, on_its_own),
             (false, None, None, None),
             // The evacuator has not had its turn.
             (true, Some("ReplicaSet"), None, None),
-            (
-                true,
-                Some("ReplicaSet"),
-                Some(RolloutReason::Paused),
-                Some("what the evacuator says"),
-            ),
+            (true, Some("ReplicaSet"), Some(RolloutReason::Paused), says),
             (true, Some("ReplicaSet"), Some(RolloutReason::NotProtected), None),
         ] {
             let mut pod = pod();
@@ -236,11 +232,8 @@ mod tests {
             let advice = message
                 .strip_prefix("PodDisruptionBudget web allows 0 disruptions")
                 .unwrap();
-            assert_eq!(
-                advice.strip_prefix("; "),
-                expected,
-                "{needs_all} {owner:?} {condition:?}"
-            );
+            let advice = advice.strip_prefix("; ");
+            assert_eq!(advice, expected, "{needs_all} {owner:?} {condition:?}");
         }
     }
 
@@ -249,10 +242,8 @@ mod tests {
         let now = NOW.parse().unwrap();
         let mut pod = pod();
         pod.terminating_until = Some(now);
-        assert_eq!(
-            blocker(&pod, None, &[budget("shop", "web", "web", 0)], false, now),
-            None
-        );
+        let budgets = [budget("shop", "web", "web", 0)];
+        assert_eq!(blocker(&pod, None, &budgets, false, now), None);
         pod.terminating_until = Some("2026-01-01T00:59:59Z".parse().unwrap());
         pod.finalizers = vec!["example.com/backup".to_owned()];
         let (reason, message) = blocker(&pod, None, &[], false, now).unwrap();
@@ -272,14 +263,12 @@ mod tests {
             message: "the webhook does not answer".to_owned(),
             ..EvacuationStatus::default()
         });
-        let (reason, message) = blocker(&pod(), Some(&evacuation), &[], true, NOW.parse().unwrap()).unwrap();
+        let found = |evacuation: &Evacuation| blocker(&pod(), Some(evacuation), &[], true, NOW.parse().unwrap());
+        let (reason, message) = found(&evacuation).unwrap();
         assert_eq!(reason, BlockerReason::EvictionFailed);
         assert_eq!(message, "3 evictions failed; the webhook does not answer");
         evacuation.status = Some(EvacuationStatus::default());
-        assert_eq!(
-            blocker(&pod(), Some(&evacuation), &[], true, NOW.parse().unwrap()),
-            None
-        );
+        assert_eq!(found(&evacuation), None);
     }
 
     #[test]
@@ -303,9 +292,8 @@ mod tests {
                 name: format!("web-{n}"),
                 uid: String::new(),
             });
-            names
-                .map(|pod| (pod, BlockerReason::DisruptionBudget, String::new()))
-                .collect::<Vec<_>>()
+            let blocked = names.map(|pod| (pod, BlockerReason::DisruptionBudget, String::new()));
+            blocked.collect::<Vec<_>>()
         };
         let (first, total) = listed(found(2), &[], early);
         assert_eq!((first.len(), total), (2, 2));

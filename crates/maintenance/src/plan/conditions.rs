@@ -194,18 +194,16 @@ mod tests {
     use super::*;
 
     fn changes(has: &[(&str, &str)], phase: &NodePhase<'_>) -> Option<(Vec<&'static str>, Vec<String>)> {
+        let condition = |message: &str| NodeCondition {
+            status: "True".to_owned(),
+            message: message.to_owned(),
+            ..NodeCondition::default()
+        };
+        let conditions = has
+            .iter()
+            .map(|(kind, message)| ((*kind).to_owned(), condition(message)));
         let node = Node {
-            conditions: has
-                .iter()
-                .map(|(kind, message)| {
-                    let condition = NodeCondition {
-                        status: "True".to_owned(),
-                        message: (*message).to_owned(),
-                        ..NodeCondition::default()
-                    };
-                    ((*kind).to_owned(), condition)
-                })
-                .collect(),
+            conditions: conditions.collect(),
             ..Node::default()
         };
         match node_conditions(&node, phase)? {
@@ -232,48 +230,43 @@ mod tests {
         };
         let none = NodePhase::default();
         let ours = "NodeMaintenance a";
-        let remove = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>();
-        assert_eq!(changes(&[], &none), None);
-        assert_eq!(changes(&[], &cordon), Some((vec!["MaintenancePlanned"], Vec::new())));
-        assert_eq!(
-            changes(&[("MaintenancePlanned", ours)], &drain),
-            Some((vec!["DrainInProgress"], Vec::new()))
-        );
-        assert_eq!(
-            changes(&[("MaintenancePlanned", ours), ("DrainInProgress", ours)], &drained),
-            Some((
-                vec!["Drained", "MaintenanceInProgress"],
-                remove(&["DrainInProgress", "MaintenancePlanned"])
-            ))
-        );
-        assert_eq!(
-            changes(&[("MaintenanceInProgress", ours), ("Drained", ours)], &drained),
-            None
-        );
-        assert_eq!(
-            changes(
-                &[("MaintenanceInProgress", ours), ("Drained", ours), ("Ready", "")],
-                &none
+        let planned = ("MaintenancePlanned", ours);
+        let (draining, in_progress) = (("DrainInProgress", ours), ("MaintenanceInProgress", ours));
+        let (drained_already, ready) = (("Drained", ours), ("Ready", ""));
+        // What the Node has, its phase, and what is set and removed.
+        for (has, phase, expected) in [
+            (&[][..], &none, None),
+            (&[], &cordon, Some(("MaintenancePlanned", ""))),
+            (&[planned], &drain, Some(("DrainInProgress", ""))),
+            (
+                &[planned, draining],
+                &drained,
+                Some(("Drained MaintenanceInProgress", "DrainInProgress MaintenancePlanned")),
             ),
-            Some((Vec::new(), remove(&["Drained", "MaintenanceInProgress"])))
-        );
+            (&[in_progress, drained_already], &drained, None),
+            (
+                &[in_progress, drained_already, ready],
+                &none,
+                Some(("", "Drained MaintenanceInProgress")),
+            ),
+        ] {
+            let found = changes(has, phase).map(|(set, remove)| (set.join(" "), remove.join(" ")));
+            let expected = expected.map(|(set, remove)| (set.to_owned(), remove.to_owned()));
+            assert_eq!(found, expected, "{has:?}");
+        }
     }
 
     #[test]
     fn the_conditions_of_others_stay() {
         let none = NodePhase::default();
-        assert_eq!(
-            changes(&[("Drained", "drained by hand"), ("Ready", "NodeMaintenance a")], &none),
-            None
-        );
+        let (by_hand, ready) = (("Drained", "drained by hand"), ("Ready", "NodeMaintenance a"));
+        assert_eq!(changes(&[by_hand, ready], &none), None);
         let drained = NodePhase {
             drained: vec!["a"],
             ..NodePhase::default()
         };
-        assert_eq!(
-            changes(&[("Drained", "drained by hand")], &drained),
-            Some((vec!["MaintenanceInProgress"], Vec::new()))
-        );
+        let in_progress = Some((vec!["MaintenanceInProgress"], Vec::new()));
+        assert_eq!(changes(&[by_hand], &drained), in_progress);
     }
 
     #[test]

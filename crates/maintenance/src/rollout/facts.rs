@@ -269,7 +269,12 @@ mod tests {
             json!([{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated", "message": "progressing"},
                 {"type": "ReplicaFailure", "status": status, "reason": "FailedCreate", "message": "exceeded quota"}])
         };
-        let failed = "ProgressDeadlineExceeded: ReplicaSet \"web-2\" has timed out progressing.";
+        let [refused_now, refused_before] = ["True", "False"].map(refused);
+        let failed = |why: &str| Rollout::Failed(why.to_owned());
+        let timeout = failed("ProgressDeadlineExceeded: ReplicaSet \"web-2\" has timed out progressing.");
+        let quota = failed("FailedCreate: exceeded quota");
+        // The condition is about the rollout before.
+        let earlier = json!({"observedGeneration": 1, "replicas": 2, "conditions": timed_out});
         for (status, expected) in [
             (json!({}), Rollout::Complete),
             (json!({"observedGeneration": 1}), Rollout::InProgress),
@@ -277,23 +282,13 @@ mod tests {
             (json!({"updatedReplicas": null}), Rollout::InProgress),
             (json!({"replicas": 2}), Rollout::InProgress),
             (json!({"availableReplicas": null}), Rollout::InProgress),
+            (json!({"replicas": 2, "conditions": timed_out}), timeout),
+            (json!({"replicas": 2, "conditions": refused_now}), quota),
             (
-                json!({"replicas": 2, "conditions": timed_out}),
-                Rollout::Failed(failed.to_owned()),
-            ),
-            (
-                json!({"replicas": 2, "conditions": refused("True")}),
-                Rollout::Failed("FailedCreate: exceeded quota".to_owned()),
-            ),
-            (
-                json!({"replicas": 2, "conditions": refused("False")}),
+                json!({"replicas": 2, "conditions": refused_before}),
                 Rollout::InProgress,
             ),
-            // The condition is about the rollout before.
-            (
-                json!({"observedGeneration": 1, "replicas": 2, "conditions": timed_out}),
-                Rollout::InProgress,
-            ),
+            (earlier, Rollout::InProgress),
         ] {
             let facts = deployment(&json!({"status": status}));
             assert_eq!(facts.rollout(), expected, "{status}");
@@ -307,6 +302,8 @@ mod tests {
     #[test]
     fn a_rollout_surges_as_its_strategy_says() {
         let rolling = |surge: Value, unavailable: Value| json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}});
+        let of_4 = "its maxUnavailable lets 1 of 4 replicas end before their successors are ready";
+        let of_1 = "its maxUnavailable lets 1 of 1 replicas end before their successors are ready";
         for (replicas, strategy, expected) in [
             (1, json!(null), None),
             (1, json!({"type": "RollingUpdate"}), None),
@@ -317,16 +314,8 @@ mod tests {
             (1, rolling(json!("25%"), json!("99%")), None),
             (1, rolling(json!("150%"), json!(0)), None),
             (3, rolling(json!("25%"), json!("25%")), None),
-            (
-                4,
-                json!(null),
-                Some("its maxUnavailable lets 1 of 4 replicas end before their successors are ready"),
-            ),
-            (
-                1,
-                rolling(json!(1), json!(1)),
-                Some("its maxUnavailable lets 1 of 1 replicas end before their successors are ready"),
-            ),
+            (4, json!(null), Some(of_4)),
+            (1, rolling(json!(1), json!(1)), Some(of_1)),
         ] {
             let facts = deployment(&json!({"spec": {"replicas": replicas, "strategy": strategy}}));
             assert_eq!(facts.can_surge.err().as_deref(), expected, "{replicas} {strategy}");
@@ -377,29 +366,19 @@ mod tests {
         let crashes = container("CrashLoopBackOff", json!(null));
         let unscheduled = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
             "message": "0/3 nodes are available"}]);
+        let creating = container("ContainerCreating", json!(null));
+        let scheduled = json!([{"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
+            {"type": "PodScheduled", "status": "True"}]);
+        let cannot_pull = "pod web-2: container c: ImagePullBackOff: Back-off pulling image \"none\"";
+        let cannot_start = "pod web-2: container c: CrashLoopBackOff";
+        let cannot_place = "pod web-2: Unschedulable: 0/3 nodes are available";
         for (status, expected) in [
             (json!({"phase": "Running"}), None),
-            (
-                json!({"containerStatuses": [container("ContainerCreating", json!(null))]}),
-                None,
-            ),
-            (
-                json!({"containerStatuses": [pulls]}),
-                Some("pod web-2: container c: ImagePullBackOff: Back-off pulling image \"none\""),
-            ),
-            (
-                json!({"initContainerStatuses": [crashes]}),
-                Some("pod web-2: container c: CrashLoopBackOff"),
-            ),
-            (
-                json!({"conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"},
-                    {"type": "PodScheduled", "status": "True"}]}),
-                None,
-            ),
-            (
-                json!({"conditions": unscheduled}),
-                Some("pod web-2: Unschedulable: 0/3 nodes are available"),
-            ),
+            (json!({"containerStatuses": [creating]}), None),
+            (json!({"containerStatuses": [pulls]}), Some(cannot_pull)),
+            (json!({"initContainerStatuses": [crashes]}), Some(cannot_start)),
+            (json!({"conditions": scheduled}), None),
+            (json!({"conditions": unscheduled}), Some(cannot_place)),
         ] {
             let problem = successor_problem(&pod("new", status.clone()), "old");
             assert_eq!(problem.as_deref(), expected, "{status}");

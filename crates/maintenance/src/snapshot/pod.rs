@@ -247,37 +247,28 @@ mod tests {
     #[test]
     fn only_a_daemon_set_that_tolerates_is_exempt() {
         let daemon_set = owner("apps/v1", "DaemonSet", true);
+        let of_cordon = json!({"operator": "Exists", "key": "node.kubernetes.io/unschedulable"});
         for (toleration, exempt) in [
             (json!({"operator": "Exists"}), true),
             (json!({"operator": "Exists", "effect": "NoSchedule"}), true),
             (json!({"operator": "Exists", "effect": "NoExecute"}), false),
             (json!({"operator": "Exists", "key": MAINTENANCE_TAINT}), true),
-            (
-                json!({"operator": "Exists", "key": "node.kubernetes.io/unschedulable"}),
-                false,
-            ),
+            (of_cordon, false),
             (json!({"key": MAINTENANCE_TAINT, "value": "x"}), false),
         ] {
             let spec = json!({"tolerations": [toleration]});
             let facts = pod(&daemon_set, &spec, "Running");
             assert_eq!(facts.is_exempt(), exempt, "{toleration}");
             assert_eq!(facts.has_to_leave(), !exempt, "{toleration}");
-            assert!(
-                pod(&json!({}), &spec, "Running").has_to_leave(),
-                "not of a DaemonSet: {toleration}"
-            );
+            let other = pod(&json!({}), &spec, "Running");
+            assert!(other.has_to_leave(), "not of a DaemonSet: {toleration}");
         }
     }
 
     #[test]
     fn finished_and_static_pods_are_not_waited_for() {
-        for (phase, waits) in [
-            ("Pending", true),
-            ("Running", true),
-            ("Unknown", true),
-            ("Succeeded", false),
-            ("Failed", false),
-        ] {
+        for phase in ["Pending", "Running", "Unknown", "Succeeded", "Failed"] {
+            let waits = !["Succeeded", "Failed"].contains(&phase);
             let facts = pod(&json!({}), &json!({}), phase);
             assert_eq!(facts.has_to_leave(), waits, "{phase}");
             assert_eq!(facts.is_pending, phase == "Pending");
@@ -300,11 +291,9 @@ mod tests {
     #[test]
     fn priority_grace_period_and_evacuators() {
         let key = format!("{}a.example", crate::api::names::EVACUATOR_ANNOTATION_PREFIXES[0]);
-        let facts = pod(
-            &json!({"annotations": {&key: "5", "other": "6"}}),
-            &json!({"priority": -7, "terminationGracePeriodSeconds": 5, "containers": []}),
-            "Running",
-        );
+        let metadata = json!({"annotations": {&key: "5", "other": "6"}});
+        let spec = json!({"priority": -7, "terminationGracePeriodSeconds": 5, "containers": []});
+        let facts = pod(&metadata, &spec, "Running");
         assert_eq!((facts.priority, facts.grace_period.as_secs()), (-7, 5));
         assert_eq!((facts.node.as_str(), facts.uid.as_str()), ("one", "u"));
         assert_eq!(facts.evacuators, BTreeMap::from([(key, "5".to_owned())]));

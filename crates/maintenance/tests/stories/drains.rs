@@ -193,7 +193,7 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
     let _leader = world.lead().await;
     sleep(5 * SECOND).await;
     let after = world.maintenance("m").unwrap();
-    let times = |object: &headgate_maintenance::api::NodeMaintenance| {
+    let times = |object: &NodeMaintenance| {
         let status = object.status.clone().unwrap();
         (
             status.stage_statuses,

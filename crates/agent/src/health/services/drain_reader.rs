@@ -444,8 +444,8 @@ mod tests {
         object
     }
 
-    fn response(body: &Value) -> Result<Response<Body>, io::Error> {
-        Ok(Response::new(Body::from(body.to_string().into_bytes())))
+    fn response(body: &Value) -> Response<Body> {
+        Response::new(Body::from(body.to_string().into_bytes()))
     }
 
     fn list(slices: &[Value]) -> Value {
@@ -474,7 +474,7 @@ mod tests {
                     // A leftover.
                     {"type": MARKER_CONDITION, "status": "True", "lastHeartbeatTime": "2020-01-01T00:00:00Z"}]}})
         };
-        response(&body)
+        Ok(response(&body))
     }
 
     #[tokio::test]
@@ -489,7 +489,8 @@ mod tests {
             of("IPv4", "10.1.0.1", &["four", "both", "other"]),
             of("IPv6", "fd00::1", &["six", "both", "other"]),
         ]);
-        let answer = tower::service_fn(move |_: Request<Body>| std::future::ready(response(&slices)));
+        let answer =
+            tower::service_fn(move |_: Request<Body>| std::future::ready(Ok::<_, io::Error>(response(&slices))));
         let client = Client::new(answer, "default");
         for (own, expected) in [
             ("four", &["both", "four", "other"][..]),
@@ -663,7 +664,7 @@ mod tests {
                 json!({"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {"taints": taints},
                     "status": {"conditions": conditions}})
             };
-            std::future::ready(response(&body))
+            std::future::ready(Ok::<_, io::Error>(response(&body)))
         };
         let control_plane = json!({"node-role.kubernetes.io/control-plane": ""});
         let other_group = json!({"kubernetes.azure.com/resource-group": "Other"});

@@ -34,7 +34,7 @@ fn other_nodes_that_keep_serving() {
         reason: reason.to_owned(),
         ..MarkerFact::default()
     };
-    let marked = |reason| changed(node("a", false), |node| node.marker = Some(marker(reason)));
+    let with_reason = |reason| changed(node("a", false), |node| node.marker = Some(marker(reason)));
     let confirmed = |status, seconds: u64, message: &str| Node {
         marker: Some(MarkerFact {
             status,
@@ -46,7 +46,7 @@ fn other_nodes_that_keep_serving() {
     };
     let rarely = "Confirmed again within 250 s. m";
     let a = |has_signal, change: fn(&mut Node)| changed(node("a", has_signal), change);
-    for (node, without_signal, with_earlier_name) in [
+    for (node, without_signal, with_earlier_name) in vec![
         (node("a", false), true, false),
         (node("c", false), true, false),
         (node("a", true), false, true),
@@ -58,9 +58,9 @@ fn other_nodes_that_keep_serving() {
         (a(false, |node| node.excluded = Some("label")), false, false),
         (a(false, |node| node.lacks_agent = true), false, false),
         (a(true, |node| node.lacks_agent = true), false, false),
-        (marked(MARKER_NO_SIGNAL), true, false),
+        (with_reason(MARKER_NO_SIGNAL), true, false),
         // Its agent has not observed the end of its signal yet.
-        (marked("ProbesNotFailed"), false, false),
+        (with_reason("ProbesNotFailed"), false, false),
         // One that nobody confirms, or makes Unknown, is a leftover.
         (confirmed(MarkerStatus::True, 350, "m"), false, false),
         (confirmed(MarkerStatus::True, 370, "m"), true, false),
@@ -78,6 +78,8 @@ fn other_nodes_that_keep_serving() {
 
 #[test]
 fn answer_fails_while_a_current_read_shows_another_node_that_serves() {
+    use HoldReason::{LastServing, NotRead};
+    use OwnState::{Eligible, Ending, HeldByLeader, Signalled};
     let start = Instant::now();
     let at = |second: u64| start + Duration::from_secs(second);
     let reads = |read_at: u64, without_signal: bool, with_earlier_name: bool| {
@@ -91,8 +93,6 @@ fn answer_fails_while_a_current_read_shows_another_node_that_serves() {
         reads.services.insert(web(), ServiceRead { started_at, others });
         reads
     };
-    use HoldReason::{LastServing, NotRead};
-    use OwnState::{Eligible, Ending, HeldByLeader, Signalled};
     let held = ServiceDrain::HeldBack;
     let other_serves = reads(100, true, false);
     for (own, reads, now, expected) in [
