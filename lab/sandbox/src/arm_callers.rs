@@ -7,12 +7,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use headgate_http::client::PlainClient;
-use hyper::Uri;
 use jiff::{Timestamp, Unit};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
+
+use super::azure::read_control;
 
 /// Time between two reads of the journal.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -111,11 +112,12 @@ impl ArmCall {
 
 /// Polls the journal until the receiver is dropped.
 pub(super) async fn follow(control: SocketAddr, pages: mpsc::Sender<Value>) {
-    let fetch = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
+    let client = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let mut after = 0;
     loop {
         // Without an answer, the next read begins at the same entry.
-        if let Some(page) = fetch_page(&fetch, control, after).await {
+        let path = format!("journal?after={after}&limit=1000");
+        if let Some(page) = read_control(&client, control, &path).await {
             let next = page["next"].as_u64().unwrap_or(after);
             // After a reset of the emulator the numbers begin again.
             let more = next > after;
@@ -129,14 +131,6 @@ pub(super) async fn follow(control: SocketAddr, pages: mpsc::Sender<Value>) {
         }
         sleep(POLL_INTERVAL).await;
     }
-}
-
-async fn fetch_page(fetch: &PlainClient, control: SocketAddr, after: u64) -> Option<Value> {
-    let uri: Uri = format!("http://{control}/emulator/v1/journal?after={after}&limit=1000")
-        .parse()
-        .ok()?;
-    let (_, body) = fetch.get(uri, &[]).await.ok()?;
-    serde_json::from_slice(&body).ok()
 }
 
 #[cfg(test)]

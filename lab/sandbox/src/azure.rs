@@ -9,6 +9,8 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use headgate_http::client::PlainClient;
+use hyper::Uri;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -114,6 +116,13 @@ impl Azure {
         };
         Ok((process, azure))
     }
+}
+
+/// Reads from the emulator's control API; `None` without an answer.
+pub(super) async fn read_control(client: &PlainClient, control: SocketAddr, path: &str) -> Option<Value> {
+    let uri: Uri = format!("http://{control}/emulator/v1/{path}").parse().ok()?;
+    let (_, body) = client.get(uri, &[]).await.ok()?;
+    serde_json::from_slice(&body).ok()
 }
 
 fn seed(nodes: &[RegisteredNode]) -> Value {

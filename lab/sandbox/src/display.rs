@@ -68,24 +68,20 @@ pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr, client: Cl
         let mut redraw = interval(REDRAW_INTERVAL);
         redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let is_table = table.is_some();
             let printed: io::Result<()> = tokio::select! {
-                Some((number, answer)) = answer_receiver.recv() => match rows.update(number, answer, now()) {
-                    Some(changed) if table.is_none() => print_line(changed),
-                    _ => Ok(()),
-                },
+                Some((number, answer)) = answer_receiver.recv() => {
+                    let mut changed = rows.update(number, answer, now()).into_iter();
+                    changed.try_for_each(|row| print_unless(is_table, row))
+                }
                 Some(read) = pool_receiver.recv() => {
-                    let changed = pools.update(read, now());
-                    if table.is_none() { changed.iter().try_for_each(print_line) } else { Ok(()) }
+                    pools.update(read, now()).iter().try_for_each(|row| print_unless(is_table, row))
                 }
                 Some(page) = page_receiver.recv() => {
-                    let changed = callers.update(&page);
-                    if table.is_none() { changed.iter().try_for_each(print_line) } else { Ok(()) }
+                    callers.update(&page).iter().try_for_each(|row| print_unless(is_table, row))
                 }
-                Some(row) = leader_receiver.recv() => {
-                    let changed = leader.insert(row);
-                    if table.is_none() { print_line(changed) } else { Ok(()) }
-                }
-                _ = redraw.tick(), if table.is_some() => Ok(()),
+                Some(row) = leader_receiver.recv() => print_unless(is_table, leader.insert(row)),
+                _ = redraw.tick(), if is_table => Ok(()),
             };
             let shown = match &mut table {
                 Some(table) => {
@@ -119,7 +115,11 @@ fn now() -> Timestamp {
     now.round(Unit::Millisecond).unwrap_or(now)
 }
 
-fn print_line(row: &impl serde::Serialize) -> io::Result<()> {
+/// Prints a row as a line, unless a table shows it.
+fn print_unless(is_table: bool, row: &impl serde::Serialize) -> io::Result<()> {
+    if is_table {
+        return Ok(());
+    }
     let mut line = serde_json::to_vec(row)?;
     line.push(b'\n');
     let mut output = io::stdout().lock();

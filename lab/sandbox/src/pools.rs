@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use headgate_http::client::PlainClient;
-use hyper::Uri;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
+
+use super::azure::read_control;
 
 /// Time between two reads of the emulator's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -116,22 +117,16 @@ fn node(address: &Value) -> String {
 
 /// Polls the emulator until the receiver is dropped.
 pub(super) async fn follow(control: SocketAddr, rows: mpsc::Sender<Vec<Pool>>) {
-    let fetch = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
+    let client = PlainClient::plain(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     loop {
         // Without an answer, the last known pools stay.
-        if let Some(pools) = fetch_pools(&fetch, control).await
-            && rows.send(pools).await.is_err()
+        if let Some(state) = read_control(&client, control, "state").await
+            && rows.send(pools_in_state(&state)).await.is_err()
         {
             return;
         }
         sleep(POLL_INTERVAL).await;
     }
-}
-
-async fn fetch_pools(fetch: &PlainClient, control: SocketAddr) -> Option<Vec<Pool>> {
-    let uri: Uri = format!("http://{control}/emulator/v1/state").parse().ok()?;
-    let (_, body) = fetch.get(uri, &[]).await.ok()?;
-    Some(pools_in_state(&serde_json::from_slice(&body).ok()?))
 }
 
 #[cfg(test)]
