@@ -34,20 +34,15 @@ impl NetworkInterfaceId {
         else {
             return Err(invalid());
         };
-        if !matches!(rest, [] | ["ipconfigurations", _])
-            || [subscription, group, name].iter().any(|part| Name::new(part).is_none())
-        {
-            return Err(invalid());
-        }
-        let id = ResourceGroupId::new(subscription, group).map_err(|_| invalid())?;
-        let encoded = [group, name].map(|part| Name((*part).into()).encoded().to_string());
-        let [group, name] = encoded;
-        Ok(Self {
-            group: id,
-            path: format!(
-                "/subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Network/networkInterfaces/{name}"
-            ),
-        })
+        let group = ResourceGroupId::new(subscription, group).map_err(|_| invalid())?;
+        let name = Name::new(name).filter(|_| matches!(rest, [] | ["ipconfigurations", _]));
+        let name = name.ok_or_else(invalid)?;
+        let path = format!(
+            "{}/providers/Microsoft.Network/networkInterfaces/{}",
+            group.path(),
+            name.encoded()
+        );
+        Ok(Self { group, path })
     }
 
     /// The name, in lower case.
@@ -74,14 +69,10 @@ mod tests {
     fn interfaces_of_scale_sets_are_rejected() {
         let nic = "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Network/networkInterfaces/NIC";
         let expected = NetworkInterfaceId::parse(nic).unwrap();
-        assert_eq!(
-            expected.path(),
-            "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic"
-        );
-        assert_eq!(
-            NetworkInterfaceId::parse(&format!("{nic}/ipConfigurations/cfg")).unwrap(),
-            expected
-        );
+        let path = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic";
+        assert_eq!(expected.path(), path);
+        let configuration = NetworkInterfaceId::parse(&format!("{nic}/ipConfigurations/cfg"));
+        assert_eq!(configuration.unwrap(), expected);
         for bad in [
             "",
             "nic",
