@@ -293,7 +293,7 @@ mod tests {
 
     #[tokio::test]
     async fn body_reaches_the_parser_and_only_small_ones_are_kept() {
-        for (length, max_kept, is_kept) in [
+        for (length, max_kept_bytes, is_kept) in [
             (0, 10, true),
             (10, 10, true),
             (11, 10, false),
@@ -301,9 +301,7 @@ mod tests {
             (MAX_INLINE_BYTES * 20 + 1, usize::MAX, true),
             (MAX_INLINE_BYTES * 20, MAX_INLINE_BYTES, false),
         ] {
-            let (sink, stored) = sink(BodyExtent::Whole {
-                max_kept_bytes: max_kept,
-            });
+            let (sink, stored) = sink(BodyExtent::Whole { max_kept_bytes });
             let body: Bytes = (0..=250_u8).cycle().take(length).collect();
             sink.write_all(body.clone()).await.unwrap();
             let kept = sink.finish().await.unwrap();
@@ -319,10 +317,8 @@ mod tests {
             let mut body = b"bad".to_vec();
             body.resize(length, b' ');
             sink.write_all(body.into()).await.unwrap();
-            assert_eq!(
-                sink.finish().await.unwrap_err(),
-                TransportError::Malformed("bad".to_owned())
-            );
+            let error = sink.finish().await.unwrap_err();
+            assert_eq!(error, TransportError::Malformed("bad".to_owned()));
         }
     }
 

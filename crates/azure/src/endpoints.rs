@@ -271,26 +271,31 @@ mod tests {
 
     #[test]
     fn endpoints_of_known_clouds() {
-        let shown = |cloud| {
+        for (cloud, arm, login, audience) in [
+            (
+                AzureCloud::Public,
+                "management.azure.com",
+                "microsoftonline.com",
+                "azure.com",
+            ),
+            (
+                AzureCloud::China,
+                "management.chinacloudapi.cn",
+                "chinacloudapi.cn",
+                "chinacloudapi.cn",
+            ),
+            (
+                AzureCloud::UsGovernment,
+                "management.usgovcloudapi.net",
+                "microsoftonline.us",
+                "core.usgovcloudapi.net",
+            ),
+        ] {
             let endpoints = Endpoints::for_cloud(cloud);
-            format!(
-                "{} {} {}",
-                endpoints.resource_manager, endpoints.authority, endpoints.audience
-            )
-        };
-        assert_eq!(
-            shown(AzureCloud::Public),
-            "https://management.azure.com:443 https://login.microsoftonline.com:443 https://management.azure.com"
-        );
-        assert_eq!(
-            shown(AzureCloud::China),
-            "https://management.chinacloudapi.cn:443 https://login.chinacloudapi.cn:443 https://management.chinacloudapi.cn"
-        );
-        assert_eq!(
-            shown(AzureCloud::UsGovernment),
-            "https://management.usgovcloudapi.net:443 https://login.microsoftonline.us:443 \
-             https://management.core.usgovcloudapi.net"
-        );
+            assert_eq!(endpoints.resource_manager.to_string(), format!("https://{arm}:443"));
+            assert_eq!(endpoints.authority.to_string(), format!("https://login.{login}:443"));
+            assert_eq!(endpoints.audience, format!("https://management.{audience}"));
+        }
     }
 
     #[test]
@@ -307,21 +312,15 @@ mod tests {
         assert_eq!(arm(&several, Some("b")).unwrap(), "https://b.test:443");
         assert_eq!(arm(&one("A", "a.test"), None).unwrap(), "https://a.test:443");
         let endpoints = Endpoints::from_metadata(&several, None).unwrap();
-        assert_eq!(
-            (endpoints.authority.to_string().as_str(), endpoints.audience.as_str()),
-            ("https://login.a.test:443", "https://a.test")
-        );
-        assert_eq!(
-            arm(&several, Some("c")).unwrap_err(),
-            "it has no cloud \"c\", only [\"A\", \"B\"]"
-        );
+        assert_eq!(endpoints.authority.to_string(), "https://login.a.test:443");
+        assert_eq!(endpoints.audience, "https://a.test");
+        let error = arm(&several, Some("c")).unwrap_err();
+        assert_eq!(error, "it has no cloud \"c\", only [\"A\", \"B\"]");
         for document in [json!([]), json!({}), json!(null), json!({"resourceManager": 1})] {
             assert!(arm(&document, None).is_err(), "{document}");
         }
-        assert_eq!(
-            arm(&json!({"resourceManager": "https://a"}), None).unwrap_err(),
-            "it has no authentication.loginEndpoint"
-        );
+        let error = arm(&json!({"resourceManager": "https://a"}), None).unwrap_err();
+        assert_eq!(error, "it has no authentication.loginEndpoint");
         let plain = json!({"resourceManager": "http://a.test"});
         assert!(arm(&plain, None).unwrap_err().contains("is not https"));
     }

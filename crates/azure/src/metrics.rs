@@ -269,20 +269,12 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry).with_own(&mut registry);
         let group = ResourceGroupId::new("Sub", "RG").unwrap();
-        let operation = metrics.start_operation(
-            "loadbalancer_adminstate_update_backend_pool",
-            &group,
-            "admin_state_controller",
-        );
+        let name = "loadbalancer_adminstate_update_backend_pool";
+        let operation = metrics.start_operation(name, &group, "admin_state_controller");
         tokio::time::advance(Duration::from_secs(2)).await;
         operation.finish(true);
-        metrics
-            .start_operation(
-                "loadbalancer_adminstate_update_backend_pool",
-                &group,
-                "admin_state_controller",
-            )
-            .finish(false);
+        let operation = metrics.start_operation(name, &group, "admin_state_controller");
+        operation.finish(false);
         drop(metrics.start_operation("dropped", &group, "s"));
         let request_labels = RequestLabels {
             prefix: "p".into(),
@@ -294,13 +286,10 @@ mod tests {
         requests.record_attempt(Duration::from_secs(3), None);
         requests.record_rate_limited();
         requests.record_too_many_requests(true);
-        for (to, succeeded) in [
-            (AdminState::Down, true),
-            (AdminState::Down, true),
-            (AdminState::None, false),
-        ] {
-            metrics.count_admin_state_change(to, succeeded);
+        for _ in 0..2 {
+            metrics.count_admin_state_change(AdminState::Down, true);
         }
+        metrics.count_admin_state_change(AdminState::None, false);
         let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
         let labels = "request=\"loadbalancer_adminstate_update_backend_pool\",resource_group=\"rg\",subscription_id=\"Sub\",\
                       source=\"admin_state_controller\"";
@@ -335,13 +324,9 @@ mod tests {
 
     #[test]
     fn code_labels_are_bounded() {
-        for (code, label) in [
-            ("NotFound", "NotFound"),
-            ("", "404"),
-            ("with space", "404"),
-            (&"x".repeat(81), "404"),
-        ] {
-            assert_eq!(code_label(code, 404), label);
+        assert_eq!(code_label("NotFound", 404), "NotFound");
+        for code in ["", "with space", &"x".repeat(81)] {
+            assert_eq!(code_label(code, 404), "404");
         }
     }
 }

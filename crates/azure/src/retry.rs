@@ -93,6 +93,8 @@ mod tests {
             }
             Ok(response.body(Bytes::new()).unwrap())
         };
+        let may_have_applied = false;
+        let not_permitted = ArmError::NotPermitted { may_have_applied };
         let connection = || Err(ArmError::Connection("cut".to_owned()));
         for (outcome, retried, random, expected) in [
             (response(200, None), 0, 0.5, None),
@@ -114,23 +116,13 @@ mod tests {
             (connection(), 0, 0.4, Some(800)),
             (connection(), 3, 0.4, None),
             (Err(ArmError::DeadlineExceeded), 0, 0.4, None),
-            (
-                Err(ArmError::NotPermitted {
-                    may_have_applied: false,
-                }),
-                0,
-                0.4,
-                None,
-            ),
+            (Err(not_permitted), 0, 0.4, None),
             (Err(ArmError::Throttled { until: Instant::now() }), 0, 0.4, None),
         ] {
             let backoff = RetryPolicy::backoff().nth(retried);
             let expected = expected.map(Duration::from_millis);
-            assert_eq!(
-                policy.delay(&outcome, backoff, random),
-                expected,
-                "{outcome:?} {retried}"
-            );
+            let delay = policy.delay(&outcome, backoff, random);
+            assert_eq!(delay, expected, "{outcome:?} {retried}");
         }
         let patient = RetryPolicy {
             max_requested_delay: Duration::MAX,

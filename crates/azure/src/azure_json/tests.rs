@@ -39,19 +39,11 @@ fn file_of_an_aks_node() {
     let azure = loaded(AKS).unwrap();
     assert_eq!(azure.resource_group.as_deref(), Some("mc_group_eastus"));
     assert_eq!(azure.load_balancers_group(), Some("mc_group_eastus"));
-    assert_eq!(
-        azure.credential,
-        Credential::ManagedIdentity(Some(ManagedIdentity::ClientId("id".into())))
-    );
-    let limit = RateLimit { qps: 10.0, bucket: 100 };
-    assert_eq!(
-        azure.rate_limits,
-        Some(RateLimits {
-            read: limit,
-            write: limit
-        }),
-        "whatever the keys' case"
-    );
+    let identity = ManagedIdentity::ClientId("id".into());
+    assert_eq!(azure.credential, Credential::ManagedIdentity(Some(identity)));
+    // Whatever the keys' case.
+    let (limit, limits) = (RateLimit { qps: 10.0, bucket: 100 }, azure.rate_limits.unwrap());
+    assert_eq!((limits.read, limits.write), (limit, limit));
     assert_eq!(azure.backend_pool_type, BackendPoolType::NodeIpConfiguration);
     assert!(azure.exclude_master_from_standard_lb && azure.enable_load_balancer_admin_state);
     assert_eq!(azure.cloud_name.as_deref(), Some("AzurePublicCloud"));
@@ -78,26 +70,22 @@ fn yaml_booleans_types_and_empty_files() {
     for empty in ["", "{}", "---\n", "null"] {
         let azure = loaded(empty).unwrap();
         assert_eq!(
-            (azure.cloud, azure.credential, azure.subscription_id),
-            (AzureCloud::Public, Credential::None, None),
+            (azure.cloud, azure.credential),
+            (AzureCloud::Public, Credential::None),
             "{empty:?}"
         );
+        assert_eq!(azure.subscription_id, None, "{empty:?}");
     }
-    let azure = loaded(
-        "enableLoadBalancerAdminState: off\nEXCLUDEMASTERFROMSTANDARDLB: no\ntenantId: 7\ncloud: azurechinacloud\n",
-    )
-    .unwrap();
+    let text =
+        "enableLoadBalancerAdminState: off\nEXCLUDEMASTERFROMSTANDARDLB: no\ntenantId: 7\ncloud: azurechinacloud\n";
+    let azure = loaded(text).unwrap();
     assert!(!azure.enable_load_balancer_admin_state && !azure.exclude_master_from_standard_lb);
-    assert_eq!(
-        (azure.tenant_id.as_deref(), azure.cloud),
-        (Some("7"), AzureCloud::China)
-    );
+    assert_eq!(azure.tenant_id.as_deref(), Some("7"));
+    assert_eq!(azure.cloud, AzureCloud::China);
     // Go sorts keys that differ in case only; null counts as absent.
     let azure = loaded(r#"{"TENANTID": "a", "tenantId": "b", "tenantid": null, "cloud": "elsewhere"}"#).unwrap();
-    assert_eq!(
-        (azure.tenant_id.as_deref(), azure.cloud),
-        (Some("b"), AzureCloud::Public)
-    );
+    assert_eq!(azure.tenant_id.as_deref(), Some("b"));
+    assert_eq!(azure.cloud, AzureCloud::Public);
 }
 
 #[test]
@@ -111,15 +99,13 @@ fn cloud_config_type_selects_file_or_secret() {
     ] {
         let text = format!("tenantId: a\nresourceGroup: G\ncloudConfigType: '{kind}'\n");
         let azure = with(&text, secret, &[]).unwrap();
-        let found = (
-            azure.tenant_id.as_deref(),
-            azure.resource_group.as_deref(),
-            azure.user_agent.as_deref(),
-        );
-        assert_eq!(found, (tenant, group, agent), "{kind:?}");
+        assert_eq!(azure.tenant_id.as_deref(), tenant, "{kind:?}");
+        assert_eq!(azure.resource_group.as_deref(), group, "{kind:?}");
+        assert_eq!(azure.user_agent.as_deref(), agent, "{kind:?}");
     }
+    let errors = with("cloudConfigType: both\n", secret, &[]).unwrap_err();
     assert_eq!(
-        with("cloudConfigType: both\n", secret, &[]).unwrap_err(),
+        errors,
         ["f:1: cloudConfigType: \"both\" is not allowed; allowed: file, secret or merge"]
     );
 }
@@ -128,16 +114,14 @@ fn cloud_config_type_selects_file_or_secret() {
 fn every_mistake_is_reported_and_no_secret() {
     let text = "aadClientSecret: [hunter2]\nuseManagedIdentityExtension: maybe\ncloudProviderRateLimit: true\ncloudProviderRateLimitQPS: -1\n\
         loadBalancerBackendPoolConfigurationType: hosts\nmultipleStandardLoadBalancerConfigurations: {a: b}\n";
-    assert_eq!(
-        loaded(text).unwrap_err(),
-        [
-            "f:5: loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
-            "f:1: aadClientSecret: this value is not allowed; allowed: a string",
-            "f:2: useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
-            "f:6: multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
-            "f:4: cloudProviderRateLimitQPS: the number -1 is not allowed; allowed: a number from 0",
-        ]
-    );
+    let expected = [
+        "f:5: loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
+        "f:1: aadClientSecret: this value is not allowed; allowed: a string",
+        "f:2: useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
+        "f:6: multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
+        "f:4: cloudProviderRateLimitQPS: the number -1 is not allowed; allowed: a number from 0",
+    ];
+    assert_eq!(loaded(text).unwrap_err(), expected);
     for text in [
         "[hunter2]",
         "hunter2",
@@ -150,11 +134,11 @@ fn every_mistake_is_reported_and_no_secret() {
             "{errors}"
         );
     }
-    let missing = AzureJson::load(ConfigSources {
+    let sources = ConfigSources {
         file: Some(Path::new("/nonexistent/azure.json")),
         ..ConfigSources::default()
-    })
-    .unwrap_err();
+    };
+    let missing = AzureJson::load(sources).unwrap_err();
     assert!(missing.to_string().contains("cannot be read"), "{missing}");
     let secret = loaded("aadClientId: c\naadClientSecret: hunter2\n").unwrap();
     assert!(!format!("{secret:?}").contains("hunter2"));
@@ -165,17 +149,15 @@ fn mistakes_in_sections_and_other_sources_have_their_line() {
     let text = "{\n  \"loadBalancerRateLimit\": {\n    \"unknown\": [1,\n      2], \"CloudProviderRateLimit\": \"maybe\"\n  },\n  \"vnetName\": {},\n\
         \"multipleStandardLoadBalancerConfigurations\": [\n    {\"name\": \"a\", \"primaryVMSet\": \"x\"},\n    {\"primaryVMSet\": \"y\",\n     \"name\": []}]}";
     let secret = "# a comment\nresourceGroup: []\n";
-    assert_eq!(
-        with(text, Some(secret), &[]).unwrap_err(),
-        [
-            "the Secret's cloud-config:2: resourceGroup: a list is not allowed; allowed: a string",
-            "f:10: multipleStandardLoadBalancerConfigurations[1].name: a list is not allowed; allowed: a string",
-            "f:7: multipleStandardLoadBalancerConfigurations: multiple standard load balancers cannot be used with backend pool type \
-             nodeIPConfiguration",
-            "f:6: vnetName: a section is not allowed; allowed: a string",
-            "f:4: loadBalancerRateLimit.cloudProviderRateLimit: \"maybe\" is not allowed; allowed: true or false",
-        ]
-    );
+    let expected = [
+        "the Secret's cloud-config:2: resourceGroup: a list is not allowed; allowed: a string",
+        "f:10: multipleStandardLoadBalancerConfigurations[1].name: a list is not allowed; allowed: a string",
+        "f:7: multipleStandardLoadBalancerConfigurations: multiple standard load balancers cannot be used with backend pool type \
+         nodeIPConfiguration",
+        "f:6: vnetName: a section is not allowed; allowed: a string",
+        "f:4: loadBalancerRateLimit.cloudProviderRateLimit: \"maybe\" is not allowed; allowed: true or false",
+    ];
+    assert_eq!(with(text, Some(secret), &[]).unwrap_err(), expected);
     let sources = ConfigSources {
         secret: Some(secret),
         environment: Some(&|name: &str| (name == "AZURE_TENANT_ID").then(|| "t".to_owned())),
@@ -194,16 +176,10 @@ fn mistakes_in_sections_and_other_sources_have_their_line() {
 #[test]
 fn credentials_in_upstreams_order() {
     let workload = "useFederatedWorkloadIdentityExtension: true\naadClientId: c\n";
-    assert_eq!(
-        loaded(workload).unwrap_err(),
-        [
-            "f:1: aadFederatedTokenFile: workload identity needs it; allowed: the path of a projected service account token"
-        ]
-    );
-    let expected = Credential::WorkloadIdentity {
-        client_id: "c".into(),
-        token_file: "/token".into(),
-    };
+    let no_file = "f:1: aadFederatedTokenFile: workload identity needs it; allowed: the path of a projected service account token";
+    assert_eq!(loaded(workload).unwrap_err(), [no_file]);
+    let (client_id, token_file) = ("c".to_owned(), "/token".to_owned());
+    let expected = Credential::WorkloadIdentity { client_id, token_file };
     let all = "useManagedIdentityExtension: true\naadClientSecret: s\n";
     let environment = [
         ("AZURE_FEDERATED_TOKEN_FILE", "/token"),
@@ -214,42 +190,28 @@ fn credentials_in_upstreams_order() {
     assert_eq!((azure.credential, azure.tenant_id.as_deref()), (expected, Some("t")));
     let resource = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/i";
     let azure = loaded(&format!("{all}userAssignedIdentityID: {resource}\n")).unwrap();
-    assert_eq!(
-        azure.credential,
-        Credential::ManagedIdentity(Some(ManagedIdentity::ResourceId(resource.into())))
-    );
+    let identity = ManagedIdentity::ResourceId(resource.into());
+    assert_eq!(azure.credential, Credential::ManagedIdentity(Some(identity)));
     let azure = with("aadClientId: c\n", None, &[("AZURE_CLIENT_SECRET", "from-outside")]).unwrap();
-    assert_eq!(
-        azure.credential,
-        Credential::ClientSecret {
-            client_id: "c".into(),
-            secret: Secret("from-outside".into())
-        }
-    );
-    let errors = loaded("aadClientId: c\naadClientCertPath: /cert.pfx\n").unwrap_err();
+    let (client_id, secret) = ("c".to_owned(), Secret("from-outside".into()));
+    assert_eq!(azure.credential, Credential::ClientSecret { client_id, secret });
+    let certificate = "aadClientId: c\naadClientCertPath: /cert.pfx\n";
+    let errors = loaded(certificate).unwrap_err().join("\n");
     assert!(
-        errors[0].contains("client certificates are not supported; allowed: useFederated"),
-        "{errors:?}"
+        errors.contains("client certificates are not supported; allowed: useFederated"),
+        "{errors}"
     );
-    assert!(
-        loaded("aadClientId: c\naadClientCertPath: /cert.pfx\nuseManagedIdentityExtension: true\n").is_ok(),
-        "not needed"
-    );
+    let not_needed = loaded(&format!("{certificate}useManagedIdentityExtension: true\n"));
+    assert!(not_needed.is_ok());
 }
 
 #[test]
 fn a_secret_wins_over_the_file_and_keeps_its_case() {
-    let azure = with(
-        "resourceGroup: FILE\ntenantId: file\n",
-        Some("resourceGroup: Secret\nloadBalancerName: lb\n"),
-        &[],
-    )
-    .unwrap();
+    let secret = "resourceGroup: Secret\nloadBalancerName: lb\n";
+    let azure = with("resourceGroup: FILE\ntenantId: file\n", Some(secret), &[]).unwrap();
     assert_eq!(azure.resource_group.as_deref(), Some("Secret"));
-    assert_eq!(
-        (azure.tenant_id.as_deref(), azure.load_balancer_name.as_deref()),
-        (Some("file"), Some("lb"))
-    );
+    assert_eq!(azure.tenant_id.as_deref(), Some("file"));
+    assert_eq!(azure.load_balancer_name.as_deref(), Some("lb"));
 }
 
 #[test]
@@ -258,15 +220,15 @@ fn multiple_standard_load_balancers() {
     assert_eq!(loaded(text).unwrap().load_balancers, ["a", "b"]);
     let text = "multipleStandardLoadBalancerConfigurations:\n- {name: a, primaryVMSet: x}\n- {name: A, primaryVMSet: X}\n- {name: c}\n";
     let key = "f:1: multipleStandardLoadBalancerConfigurations: ";
+    let expected = [
+        "duplicated multiple standard load balancer configuration name A",
+        "duplicated primary VMSet X in multiple standard load balancer configurations A",
+        "multiple standard load balancer configuration c must have primary VMSet",
+        "multiple standard load balancers cannot be used with backend pool type nodeIPConfiguration",
+    ];
     assert_eq!(
         loaded(text).unwrap_err(),
-        [
-            "duplicated multiple standard load balancer configuration name A",
-            "duplicated primary VMSet X in multiple standard load balancer configurations A",
-            "multiple standard load balancer configuration c must have primary VMSet",
-            "multiple standard load balancers cannot be used with backend pool type nodeIPConfiguration",
-        ]
-        .map(|message| format!("{key}{message}"))
+        expected.map(|message| format!("{key}{message}"))
     );
 }
 
@@ -276,17 +238,10 @@ fn network_subscription_and_own_rate_limits() {
         resourceGroup: RG\ncloudProviderRateLimit: false\nloadBalancerRateLimit: {cloudProviderRateLimit: true, cloudProviderRateLimitQPSWrite: 0.5}\n\
         cloudProviderRateLimitBucket: 7\n";
     let azure = loaded(text).unwrap();
-    assert_eq!(
-        (
-            azure.subscription_id.as_deref(),
-            azure.compute_subscription_id.as_deref()
-        ),
-        (Some("net"), Some("nodes"))
-    );
-    assert_eq!(
-        (azure.tenant_id.as_deref(), azure.load_balancers_group()),
-        (Some("t2"), Some("LBs"))
-    );
+    assert_eq!(azure.load_balancers_group(), Some("LBs"));
+    assert_eq!(azure.subscription_id.as_deref(), Some("net"));
+    assert_eq!(azure.compute_subscription_id.as_deref(), Some("nodes"));
+    assert_eq!(azure.tenant_id.as_deref(), Some("t2"));
     let limits = azure.rate_limits.unwrap();
     assert_eq!(limits.read, RateLimit { qps: 1.0, bucket: 7 });
     assert_eq!(limits.write, RateLimit { qps: 0.5, bucket: 5 });
@@ -294,17 +249,16 @@ fn network_subscription_and_own_rate_limits() {
 
 #[test]
 fn pools_of_pods_and_basic_load_balancers_are_refused() {
-    for (text, violation) in [
+    for (key, value, allowed) in [
         (
-            "loadBalancerBackendPoolConfigurationType: PodIP",
-            "f:1: loadBalancerBackendPoolConfigurationType: \"PodIP\" is not allowed; allowed: nodeIPConfiguration or nodeIP",
+            "loadBalancerBackendPoolConfigurationType",
+            "PodIP",
+            "nodeIPConfiguration or nodeIP",
         ),
-        (
-            "loadBalancerSku: Basic",
-            "f:1: loadBalancerSku: \"Basic\" is not allowed; allowed: standard",
-        ),
+        ("loadBalancerSku", "Basic", "standard"),
     ] {
-        assert_eq!(loaded(text).unwrap_err(), [violation]);
+        let violation = format!("f:1: {key}: \"{value}\" is not allowed; allowed: {allowed}");
+        assert_eq!(loaded(&format!("{key}: {value}")).unwrap_err(), [violation]);
     }
     for text in ["{}", "loadBalancerSku: ''", "loadBalancerSku: Standard"] {
         assert!(loaded(text).is_ok(), "{text}");

@@ -32,21 +32,19 @@ fn recorded() -> Pool {
 
 #[test]
 fn put_body_omits_only_read_only_fields() {
-    assert_eq!(
-        serde_json::to_value(recorded().put_body()).unwrap(),
-        json!({
-            "name": "p", "id": "/…/p", "futureEnvelope": {"a": [1, null]},
-            "properties": {
-                "drainPeriodInSeconds": 30, "syncMode": "Automatic", "futurePool": 1.5,
-                "virtualNetwork": {"id": "/…/net"}, "tunnelInterfaces": [{"port": 1}],
-                "loadBalancerBackendAddresses": [
-                    {"name": "node-1", "id": "/…/1", "futureAddress": true,
-                     "properties": {"ipAddress": "10.0.0.1", "futureProperty": {"b": null}, "virtualNetwork": {"id": "/…/net"}}},
-                    {"name": "nic-1", "properties": {"adminState": "DOWN"}},
-                ],
-            },
-        })
-    );
+    let expected = json!({
+        "name": "p", "id": "/…/p", "futureEnvelope": {"a": [1, null]},
+        "properties": {
+            "drainPeriodInSeconds": 30, "syncMode": "Automatic", "futurePool": 1.5,
+            "virtualNetwork": {"id": "/…/net"}, "tunnelInterfaces": [{"port": 1}],
+            "loadBalancerBackendAddresses": [
+                {"name": "node-1", "id": "/…/1", "futureAddress": true,
+                 "properties": {"ipAddress": "10.0.0.1", "futureProperty": {"b": null}, "virtualNetwork": {"id": "/…/net"}}},
+                {"name": "nic-1", "properties": {"adminState": "DOWN"}},
+            ],
+        },
+    });
+    assert_eq!(serde_json::to_value(recorded().put_body()).unwrap(), expected);
 }
 
 #[test]
@@ -57,10 +55,8 @@ fn fields_of_addresses() {
     assert_eq!(addresses[0].ip_address(), Some([10, 0, 0, 1].into()));
     assert_eq!(addresses[0].admin_state(), Some(AdminState::None));
     assert_eq!(addresses[1].admin_state(), Some(AdminState::Down));
-    assert_eq!(
-        addresses[1].network_interface_ip_configuration(),
-        Some("/…/networkInterfaces/n/ipConfigurations/i")
-    );
+    let configuration = addresses[1].network_interface_ip_configuration();
+    assert_eq!(configuration, Some("/…/networkInterfaces/n/ipConfigurations/i"));
     assert_eq!(addresses[1].ip_address(), None);
     assert_eq!(pool.etag.as_ref().map(Etag::as_str), Some("W/\"0e1d\""));
 }

@@ -1,7 +1,7 @@
 //! Refreshes in paused time, against a token endpoint that counts requests and can be made to fail.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use hyper::Response;
@@ -16,11 +16,11 @@ use crate::{AzureCloud, Credential, Endpoints};
 struct TokenEndpoint {
     requests: AtomicU32,
     /// The status of the response; 0 means 200.
-    status: AtomicU32,
+    status: AtomicU16,
 }
 
 /// In place of a status: the endpoint does not respond.
-const NO_ANSWER: u32 = 1;
+const NO_ANSWER: u16 = 1;
 
 fn tokens(lifetime: u32, endpoint: &Arc<TokenEndpoint>) -> Arc<TokenCache> {
     let endpoint = Arc::clone(endpoint);
@@ -34,22 +34,13 @@ fn tokens(lifetime: u32, endpoint: &Arc<TokenEndpoint>) -> Arc<TokenCache> {
                 std::future::pending::<()>().await;
             }
             let body = json!({"access_token": format!("token {number}"), "expires_in": lifetime}).to_string();
-            let status = if status == 0 {
-                200
-            } else {
-                u16::try_from(status).unwrap()
-            };
+            let status = if status == 0 { 200 } else { status };
             Ok(Response::builder().status(status).body(Bytes::from(body)).unwrap())
         }
     }));
     let credential = Credential::ManagedIdentity(None);
-    let identity = Identity::new(
-        &credential,
-        None,
-        &Endpoints::for_cloud(AzureCloud::Public),
-        "http://169.254.169.254/",
-    )
-    .unwrap();
+    let endpoints = Endpoints::for_cloud(AzureCloud::Public);
+    let identity = Identity::new(&credential, None, &endpoints, "http://169.254.169.254/").unwrap();
     Arc::new(TokenCache::new(identity, transport, Clock::System))
 }
 

@@ -74,17 +74,13 @@ impl TestBed {
                 let (mut parts, body) = request.into_parts();
                 assert_eq!(parts.uri.authority().unwrap(), "127.0.0.1:1");
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
-                let answer = emulator.call(Request::from_parts(parts, body), BASE).await;
-                answer
-                    .map(change)
-                    .map_err(|error| TransportError::Connection(error.to_string()))
+                let answer = emulator.call(Request::from_parts(parts, body), BASE).await.map(change);
+                answer.map_err(|error| TransportError::Connection(error.to_string()))
             }
         }));
         let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();
-        let credential = Credential::ClientSecret {
-            client_id: "client".to_owned(),
-            secret: Secret::new("secret"),
-        };
+        let (client_id, secret) = ("client".to_owned(), Secret::new("secret"));
+        let credential = Credential::ClientSecret { client_id, secret };
         let identity = Identity::new(&credential, Some("tenant"), &endpoints, "http://127.0.0.1:1").unwrap();
         let tokens = TokenCache::new(identity, transport.clone(), clock.clone());
         let options = ArmClientOptions {
@@ -165,6 +161,11 @@ impl TestBed {
         self.emulator.send_control(method, path, body).unwrap()
     }
 
+    /// Answers the next `times` requests with this method and a path that matches as `answer` says.
+    fn answer(&self, method: &str, path: &str, times: u32, answer: &Value) {
+        self.fault(method, path, times, &json!({"answer": answer}));
+    }
+
     /// Makes the next `times` requests with this method and a path that matches behave as `action` says.
     fn fault(&self, method: &str, path: &str, times: u32, action: &Value) {
         let rule = json!({"match": {"method": method, "path": path}, "times": times, "action": action});
@@ -173,11 +174,8 @@ impl TestBed {
 
     /// The requests so far with this method and a path that matches.
     fn requests(&self, method: &str, path: &str) -> Vec<Value> {
-        let journal = self.control(
-            "GET",
-            &format!("journal?limit=1000&method={method}&path={path}"),
-            &Value::Null,
-        );
+        let query = format!("journal?limit=1000&method={method}&path={path}");
+        let journal = self.control("GET", &query, &Value::Null);
         let entries = journal["entries"].as_array().unwrap().clone();
         entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
     }

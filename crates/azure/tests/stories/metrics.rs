@@ -16,30 +16,20 @@ fn series(registry: &Registry, name: &str) -> BTreeMap<String, String> {
     let all = samples.map(|sample| {
         let (labels, value) = sample.rsplit_once("} ").unwrap();
         let of = |name: &str| {
-            let found = labels
-                .split(',')
-                .find_map(|label| label.strip_prefix(&format!("{name}=")));
-            found.map(|value| value.trim_matches('"').to_owned())
+            let mut pairs = labels.split(',').filter_map(|label| label.split_once('='));
+            pairs.find_map(|(key, value)| (key == name).then(|| value.trim_matches('"').to_owned()))
         };
-        assert_eq!(
-            (
-                of("resource_group").unwrap(),
-                of("subscription_id").unwrap(),
-                of("source").unwrap()
-            ),
-            ("rg".to_owned(), "sub".to_owned(), "admin_state_controller".to_owned())
-        );
+        let common = ["resource_group", "subscription_id", "source"].map(|name| of(name).unwrap());
+        assert_eq!(common, ["rg", "sub", "admin_state_controller"]);
         let code = of("code").map(|code| format!(" {code}")).unwrap_or_default();
         (format!("{}{code}", of("request").unwrap()), value.to_owned())
     });
     all.collect()
 }
 
-fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    let pairs = pairs
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    pairs.collect()
+fn expected(prefix: &str, pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(name, value): &(&str, &str)| (format!("{prefix}{name}"), (*value).to_owned());
+    pairs.iter().map(owned).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,73 +42,58 @@ async fn attempts_are_counted_under_the_callers_labels() {
     let mut pool = arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
     pool.set_admin_state(0, AdminState::Down);
     // Two attempts fail and the third succeeds; then ARM throttles once.
-    bed.fault(
-        "GET",
-        "/pool$",
-        2,
-        &json!({"answer": {"status": 503, "body": {"error": {"code": "ServiceUnavailable"}}}}),
-    );
+    let refused = |status, code| json!({"status": status, "body": {"error": {"code": code}}});
+    bed.answer("GET", "/pool$", 2, &refused(503, "ServiceUnavailable"));
     arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
-    bed.fault(
-        "GET",
-        "/none$",
-        1,
-        &json!({"answer": {"status": 429, "body": {"error": {"code": "TooManyRequests"}}}}),
-    );
+    bed.answer("GET", "/none$", 1, &refused(429, "TooManyRequests"));
     arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
     // The gate is closed for a second.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
     // Another operation holds the resource.
-    bed.fault(
-        "PUT",
-        "/pool$",
-        1,
-        &json!({"answer": {"status": 429, "body": {"error": {"code": "RetryableError"}}}}),
-    );
+    bed.answer("PUT", "/pool$", 1, &refused(429, "RetryableError"));
     let put = || arm.put_pool(pool.encode().unwrap(), permit(), soon());
     put().await.unwrap_err();
     let operation = put().await.unwrap();
     arm.poll_until_done(&operation, soon()).await.unwrap();
     arm.get_pool(&pool.id, soon()).await.unwrap();
-    let name = |series: &str| format!("cloudprovider_azure_api_request_{series}");
-    assert_eq!(
-        series(&registry, &name("duration_seconds_count")),
-        expected(&[
-            ("loadbalancer_adminstate_get_backend_pool", "7"),
-            ("loadbalancer_adminstate_get_operation", "3"),
-            ("loadbalancer_adminstate_update_backend_pool", "2"),
-        ])
-    );
-    assert_eq!(
-        series(&registry, &name("errors")),
-        expected(&[
-            ("loadbalancer_adminstate_get_backend_pool NotFound", "1"),
-            ("loadbalancer_adminstate_get_backend_pool ServiceUnavailable", "2"),
-            ("loadbalancer_adminstate_get_backend_pool TooManyRequests", "1"),
-            ("loadbalancer_adminstate_update_backend_pool RetryableError", "1"),
-        ])
-    );
-    assert_eq!(
-        series(&registry, &name("throttled_count")),
-        expected(&[
-            ("loadbalancer_adminstate_get_backend_pool", "1"),
-            ("loadbalancer_adminstate_update_backend_pool", "1"),
-        ])
-    );
+    for (name, values) in [
+        (
+            "duration_seconds_count",
+            &[
+                ("get_backend_pool", "7"),
+                ("get_operation", "3"),
+                ("update_backend_pool", "2"),
+            ][..],
+        ),
+        (
+            "errors",
+            &[
+                ("get_backend_pool NotFound", "1"),
+                ("get_backend_pool ServiceUnavailable", "2"),
+                ("get_backend_pool TooManyRequests", "1"),
+                ("update_backend_pool RetryableError", "1"),
+            ],
+        ),
+        (
+            "throttled_count",
+            &[("get_backend_pool", "1"), ("update_backend_pool", "1")],
+        ),
+        ("ratelimited_count", &[]),
+    ] {
+        let found = series(&registry, &format!("cloudprovider_azure_api_request_{name}"));
+        assert_eq!(found, expected("loadbalancer_adminstate_", values), "{name}");
+    }
     let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
     assert!(text.contains("\nheadgate_arm_requests_throttled_total 1\n"), "{text}");
-    assert_eq!(series(&registry, &name("ratelimited_count")), expected(&[]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn delays_by_the_own_rate_limit_are_counted() {
     let mut registry = Registry::default();
     let limit = RateLimit { qps: 1.0, bucket: 2 };
-    let limits = RateLimits {
-        read: limit,
-        write: limit,
-    };
+    let (read, write) = (limit, limit);
+    let limits = RateLimits { read, write };
     let bed = TestBed::with(&[load_balancer("lb", 3)], Some(limits), |answer| answer).await;
     let arm = bed.arm.clone().with_metrics(Metrics::register(&mut registry));
     let arm = arm.with_request_labels("p", "admin_state_controller");
@@ -133,5 +108,5 @@ async fn delays_by_the_own_rate_limit_are_counted() {
         arm.get_interface_virtual_machine(&interface, soon()).await.unwrap_err();
     }
     let count = series(&registry, "cloudprovider_azure_api_request_ratelimited_count");
-    assert_eq!(count, expected(&[("p_get_backend_pool", "3")]));
+    assert_eq!(count, expected("p_", &[("get_backend_pool", "3")]));
 }

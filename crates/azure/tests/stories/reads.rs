@@ -1,6 +1,5 @@
 //! Reads: lists, single resources, retries, deadlines, and links that are not followed.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, LoadBalancerSummary, NetworkInterfaceId, ProvisioningState};
@@ -53,31 +52,19 @@ async fn list_of_interfaces_has_the_machines_of_those_that_have_one() {
     let group = group();
     let list = async || {
         let mut found = Vec::new();
-        let listed = bed
-            .arm
-            .list_interface_virtual_machines(&group, soon(), &mut found)
-            .await;
-        (found, listed.is_ok())
+        let listed = bed.arm.list_interface_virtual_machines(&group, soon(), &mut found);
+        let is_ok = listed.await.is_ok();
+        (found, is_ok)
     };
     assert_eq!(list().await, (expected(&[0, 1, 2, 3]), true));
     assert_eq!(bed.requests("GET", "/networkInterfaces$").len(), 2, "two pages");
     let odd = json!({"value": [null, {"id": 5}, {"id": interface(7), "properties": []}, nic(6)]});
-    bed.fault(
-        "GET",
-        "/networkInterfaces$",
-        1,
-        &json!({"answer": {"status": 200, "body": odd}}),
-    );
+    bed.answer("GET", "/networkInterfaces$", 1, &json!({"status": 200, "body": odd}));
     assert_eq!(list().await, (expected(&[6]), true));
     // What was read before an error counts.
     let next = format!("{BASE}/noSuchList");
     let page = json!({"value": [nic(6)], "nextLink": next});
-    bed.fault(
-        "GET",
-        "/networkInterfaces$",
-        1,
-        &json!({"answer": {"status": 200, "body": page}}),
-    );
+    bed.answer("GET", "/networkInterfaces$", 1, &json!({"status": 200, "body": page}));
     assert_eq!(list().await, (expected(&[6]), false));
 }
 
@@ -85,11 +72,8 @@ async fn list_of_interfaces_has_the_machines_of_those_that_have_one() {
 async fn load_balancer_and_pool_share_an_etag() {
     let bed = TestBed::new(&[load_balancer("lb", 2)]).await;
     let pool = bed.pool("pool").await;
-    let load_balancer = bed
-        .arm
-        .get_load_balancer(pool.id.load_balancer(), |_| (), soon())
-        .await
-        .unwrap();
+    let load_balancer = bed.arm.get_load_balancer(pool.id.load_balancer(), |_| (), soon());
+    let load_balancer = load_balancer.await.unwrap();
     assert!(pool.etag.is_some());
     assert_eq!(pool.etag, load_balancer.summary.etag, "they share one");
     let mut pools = load_balancer.text.pools(pool.id.load_balancer()).unwrap().unwrap();
@@ -143,10 +127,8 @@ async fn rejected_token_is_refreshed_once() {
     sleep(Duration::from_secs(1)).await;
     bed.fault("GET", "/pool$", 99, &rejected);
     let error = bed.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
-    assert_eq!(
-        (error.code(), error.class()),
-        ("ExpiredAuthenticationToken", ErrorClass::Retriable)
-    );
+    assert_eq!(error.code(), "ExpiredAuthenticationToken");
+    assert_eq!(error.class(), ErrorClass::Retriable);
     assert_eq!(bed.requests("POST", "/oauth2/").len(), 3, "one refresh");
     assert_eq!(bed.requests("GET", "/pool$").len(), 5);
 }
@@ -219,27 +201,16 @@ async fn endless_pages_are_rejected() {
 async fn malformed_responses() {
     let bed = TestBed::new(&[load_balancer("lb", 1)]).await;
     for body in [json!([]), json!({"value": 1}), json!("x")] {
-        bed.fault(
-            "GET",
-            "/loadBalancers$",
-            1,
-            &json!({"answer": {"status": 200, "body": body}}),
-        );
+        bed.answer("GET", "/loadBalancers$", 1, &json!({"status": 200, "body": body}));
         let error = bed.list(&group()).await.unwrap_err();
         assert!(matches!(error, ArmError::InvalidResponse(_)), "{body}: {error}");
         assert_eq!(error.class(), ErrorClass::Retriable, "it may come from a proxy");
     }
     // Items that are not load balancers are omitted.
     let nonsense = json!({"value": [{}, {"id": "/x"}, null]});
-    let answer = json!({"answer": {"status": 200, "body": nonsense}});
-    bed.fault("GET", "/loadBalancers$", 1, &answer);
+    bed.answer("GET", "/loadBalancers$", 1, &json!({"status": 200, "body": nonsense}));
     assert!(bed.list(&group()).await.unwrap().is_empty());
-    bed.fault(
-        "GET",
-        "/pool$",
-        1,
-        &json!({"answer": {"status": 200, "text": "<html>"}}),
-    );
+    bed.answer("GET", "/pool$", 1, &json!({"status": 200, "text": "<html>"}));
     let error = bed.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
     assert!(matches!(error, ArmError::InvalidResponse(_)), "{error}");
 }
@@ -284,10 +255,8 @@ async fn load_balancer_in_parts_is_the_same_as_the_whole_one() {
     let paged = bed.arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon());
     assert_eq!(paged.await.unwrap().summary, whole.summary);
     assert_eq!(bed.requests("GET", "/backendAddressPools$").len(), 1 + 2);
-    assert!(
-        bed.requests("GET", "/backendAddressPools/").is_empty(),
-        "no single pools"
-    );
+    let single_pools = bed.requests("GET", "/backendAddressPools/");
+    assert!(single_pools.is_empty());
     let none = group().load_balancer("none").unwrap();
     let missing = bed.arm.get_load_balancer_in_parts(&none, &NO_POOLS, kept, soon());
     assert_eq!(missing.await.unwrap_err().class(), ErrorClass::Stale);
@@ -304,50 +273,29 @@ async fn single_pools_are_read_if_their_list_is_too_large() {
     assert!(matches!(whole, ArmError::TooLarge(_)), "{whole}");
     // The pool that a rule uses, and the known one; one that does not exist is left out.
     let elsewhere = group().load_balancer("elsewhere").unwrap().pool("other").unwrap();
-    for (known, pools) in [
-        (vec![], 1),
-        (vec![pool_id("other"), pool_id("POOL"), pool_id("gone"), elsewhere], 2),
-    ] {
+    let listed = vec![pool_id("other"), pool_id("POOL"), pool_id("gone"), elsewhere];
+    for (known, pools) in [(vec![], 1), (listed, 2)] {
         let known = known.into_iter().collect();
-        let parts = arm
-            .get_load_balancer_in_parts(&id, &known, kept, soon())
-            .await
-            .unwrap()
-            .summary;
-        let expected_pools = expected
-            .pools
-            .iter()
-            .filter(|pool| pools == 2 || pool.id.name() == "pool");
-        let expected_pools: BTreeSet<_> = expected_pools.map(|pool| format!("{pool:?}")).collect();
-        assert_eq!(
-            parts
-                .pools
-                .iter()
-                .map(|pool| format!("{pool:?}"))
-                .collect::<BTreeSet<_>>(),
-            expected_pools
-        );
-        assert_eq!((&parts.rules, &parts.etag), (&expected.rules, &expected.etag));
+        let parts = arm.get_load_balancer_in_parts(&id, &known, kept, soon()).await;
+        let mut parts = parts.unwrap().summary;
+        let mut expected = expected.clone();
+        expected.pools.retain(|pool| pools == 2 || pool.id.name() == "pool");
+        for found in [&mut parts, &mut expected] {
+            found.pools.sort_by_key(|pool| pool.id.to_string());
+        }
+        assert_eq!(parts, expected);
     }
     // One pool that is too large is an error, and so is a refusal.
     let arm = bed.arm_up_to(BYTES / 2);
-    let error = arm
-        .get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon())
-        .await
-        .unwrap_err();
+    let parts = arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon()).await;
+    let error = parts.unwrap_err();
     assert!(matches!(error, ArmError::TooLarge(_)), "{error}");
     let arm = bed.arm_up_to(BYTES * 3 / 2);
-    let refusal = json!({"answer": {"status": 404, "body": "a proxy"}});
-    bed.fault("GET", "/backendAddressPools/pool$", 1, &refusal);
-    let error = arm
-        .get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon())
-        .await
-        .unwrap_err();
-    assert_eq!(
-        error.status(),
-        Some(StatusCode::NOT_FOUND),
-        "a 404 that is not ARM's proves nothing: {error}"
-    );
+    let refusal = json!({"status": 404, "body": "a proxy"});
+    bed.answer("GET", "/backendAddressPools/pool$", 1, &refusal);
+    let parts = arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon()).await;
+    // A 404 that is not ARM's proves nothing.
+    assert_eq!(parts.unwrap_err().status(), Some(StatusCode::NOT_FOUND));
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,47 +34,33 @@ fn action(method: &str, path: &str) -> Option<String> {
 
 #[test]
 fn actions_have_azures_names() {
-    let balancers = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers";
+    let network = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network";
+    let operation = "/subscriptions/s/providers/Microsoft.Network/locations/eastus/operations/1?t=2";
+    let pools = "loadBalancers/b/backendAddressPools/p";
+    let join = "virtualNetworks/n/joinLoadBalancer";
+    assert_eq!(
+        action("GET", operation).unwrap(),
+        "Microsoft.Network/locations/operations/read"
+    );
     for (method, path, expected) in [
-        ("GET", balancers.to_owned(), "loadBalancers/read"),
-        ("GET", format!("{balancers}/b?api-version=1"), "loadBalancers/read"),
-        ("PUT", format!("{balancers}/b"), "loadBalancers/write"),
-        ("GET", format!("{balancers}/b/probes"), "loadBalancers/probes/read"),
-        (
-            "PUT",
-            format!("{balancers}/b/backendAddressPools/p"),
-            "loadBalancers/backendAddressPools/write",
-        ),
-        (
-            "DELETE",
-            format!("{balancers}/b/backendAddressPools/p"),
-            "loadBalancers/backendAddressPools/delete",
-        ),
-        (
-            "GET",
-            "/subscriptions/s/providers/Microsoft.Network/locations/eastus/operations/1?t=2".to_owned(),
-            "locations/operations/read",
-        ),
-        (
-            "POST",
-            "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/n/joinLoadBalancer"
-                .to_owned(),
-            "virtualNetworks/joinLoadBalancer/action",
-        ),
+        ("GET", "loadBalancers", "loadBalancers/read"),
+        ("GET", "loadBalancers/b?api-version=1", "loadBalancers/read"),
+        ("PUT", "loadBalancers/b", "loadBalancers/write"),
+        ("GET", "loadBalancers/b/probes", "loadBalancers/probes/read"),
+        ("PUT", pools, "loadBalancers/backendAddressPools/write"),
+        ("DELETE", pools, "loadBalancers/backendAddressPools/delete"),
+        ("POST", join, "virtualNetworks/joinLoadBalancer/action"),
     ] {
-        assert_eq!(action(method, &path), Some(format!("Microsoft.Network/{expected}")));
+        let found = action(method, &format!("{network}/{path}"));
+        assert_eq!(found, Some(format!("Microsoft.Network/{expected}")));
     }
     assert_eq!(action("POST", "/tenant/oauth2/v2.0/token"), None);
     assert_eq!(action("GET", "/metadata/endpoints"), None);
 }
 
 fn text(path: &str) -> String {
-    std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../manifests/azure")
-            .join(path),
-    )
-    .unwrap()
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/azure");
+    std::fs::read_to_string(directory.join(path)).unwrap()
 }
 
 /// The actions of the role.
@@ -90,18 +76,13 @@ fn granted() -> BTreeSet<String> {
 fn documented() -> Vec<(String, String)> {
     let readme = text("README.md");
     let row = |line: &str| {
-        let cells: Vec<&str> = line
-            .strip_prefix("| `Microsoft.")?
-            .strip_suffix(" |")?
-            .split(" | ")
-            .collect();
+        let cells = line.strip_prefix("| `Microsoft.")?.strip_suffix(" |")?;
+        let cells: Vec<&str> = cells.split(" | ").collect();
         let [action, _, evidence] = cells[..] else {
             panic!("{line}")
         };
-        Some((
-            format!("Microsoft.{}", action.trim_end_matches('`')),
-            evidence.to_owned(),
-        ))
+        let action = format!("Microsoft.{}", action.trim_end_matches('`'));
+        Some((action, evidence.to_owned()))
     };
     readme.lines().filter_map(row).collect()
 }
@@ -114,16 +95,11 @@ fn requested(bed: &TestBed) -> BTreeSet<String> {
     };
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let journal = bed.control("GET", "journal?limit=1000", &Value::Null);
-    assert!(
-        journal["entries"].as_array().unwrap().len() < 1000,
-        "the journal is complete"
-    );
-    let requests = journal["entries"].as_array().unwrap().iter();
-    let actions = requests
-        .filter(|entry| entry["kind"] == "request")
-        .filter(ours)
-        .filter_map(|request| action(&text(&request["method"]), &text(&request["path"])));
-    actions.collect()
+    let entries = journal["entries"].as_array().unwrap();
+    assert!(entries.len() < 1000, "the journal is complete");
+    let requests = entries.iter().filter(|entry| entry["kind"] == "request").filter(ours);
+    let action = |request: &Value| action(&text(&request["method"]), &text(&request["path"]));
+    requests.filter_map(action).collect()
 }
 
 /// At the end of every test.
@@ -143,27 +119,20 @@ async fn role_has_the_actions_of_the_client_and_of_its_readme() {
     let nic = json!({"id": interface, "location": "eastus", "properties": {"ipConfigurations": [{"name": "c", "properties": {}}]}});
     let bed = TestBed::new(&[load_balancer("lb", 2), nic]).await;
     let interface = NetworkInterfaceId::parse(interface).unwrap();
-    assert_eq!(
-        bed.arm.get_interface_virtual_machine(&interface, soon()).await.unwrap(),
-        None
-    );
-    let mut machines = Vec::new();
-    let listed = bed
-        .arm
-        .list_interface_virtual_machines(&group(), soon(), &mut machines)
-        .await;
-    listed.unwrap();
+    let machine = bed.arm.get_interface_virtual_machine(&interface, soon()).await;
+    assert_eq!(machine.unwrap(), None);
+    let (group, mut machines) = (group(), Vec::new());
+    let listed = bed.arm.list_interface_virtual_machines(&group, soon(), &mut machines);
+    listed.await.unwrap();
     assert_eq!(machines, []);
-    let found = bed.list(&group()).await.unwrap();
-    bed.arm.get_load_balancer(&found[0].id, |_| (), soon()).await.unwrap();
-    let parts = bed
-        .arm
-        .get_load_balancer_in_parts(&found[0].id, &NO_POOLS, |_| (), soon());
+    let (found, arm) = (bed.list(&group).await.unwrap(), &bed.arm);
+    arm.get_load_balancer(&found[0].id, |_| (), soon()).await.unwrap();
+    let parts = arm.get_load_balancer_in_parts(&found[0].id, &NO_POOLS, |_| (), soon());
     parts.await.unwrap();
-    let scope = group().path();
-    let permissions = bed.arm.list_permissions(&group(), &scope, soon()).await.unwrap();
+    let scope = group.path();
+    let permissions = arm.list_permissions(&group, &scope, soon()).await.unwrap();
     assert!(permissions[0].contains("Microsoft.Network/loadBalancers/read"));
-    let denied = bed.arm.list_deny_assignments(&group(), &scope, soon()).await.unwrap();
+    let denied = arm.list_deny_assignments(&group, &scope, soon()).await.unwrap();
     assert_eq!(denied, []);
     let pool = edited(&bed).await;
     bed.write(&pool, permit(), soon()).await.unwrap();
@@ -177,28 +146,17 @@ async fn role_has_the_actions_of_the_client_and_of_its_readme() {
     };
     assert_eq!(by("sent: "), requested(&bed));
     let linked = ["Microsoft.Network/virtualNetworks/joinLoadBalancer/action".to_owned()];
-    assert_eq!(
-        by("documented: "),
-        linked.into(),
-        "an action on another resource than the request's"
-    );
+    // An action on another resource than the request's.
+    assert_eq!(by("documented: "), linked.into());
 }
 
 #[test]
 fn role_definition_grants_nothing_else() {
     let role: Value = serde_json::from_str(&text("role.json")).unwrap();
     let keys: BTreeSet<&str> = role.as_object().unwrap().keys().map(String::as_str).collect();
-    let expected = [
-        "Actions",
-        "AssignableScopes",
-        "DataActions",
-        "Description",
-        "IsCustom",
-        "Name",
-        "NotActions",
-        "NotDataActions",
-    ];
-    assert_eq!(keys, expected.into());
+    let texts = ["AssignableScopes", "Description", "IsCustom", "Name"];
+    let actions = ["Actions", "DataActions", "NotActions", "NotDataActions"];
+    assert_eq!(keys, texts.into_iter().chain(actions).collect());
     for key in ["NotActions", "DataActions", "NotDataActions"] {
         assert_eq!(role[key], json!([]), "{key}");
     }

@@ -32,10 +32,8 @@ use super::{TestBed, load_balancer, permit, pool_id};
 type Received = Arc<Mutex<Vec<ExportTraceServiceRequest>>>;
 
 async fn take(State(received): State<Received>, body: Bytes) -> StatusCode {
-    received
-        .lock()
-        .unwrap()
-        .push(ExportTraceServiceRequest::decode(body).unwrap());
+    let request = ExportTraceServiceRequest::decode(body).unwrap();
+    received.lock().unwrap().push(request);
     StatusCode::OK
 }
 
@@ -43,9 +41,8 @@ async fn collector() -> (SocketAddr, Received, JoinHandle<()>) {
     let received = Received::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = Router::new()
-        .route("/v1/traces", post(take))
-        .with_state(Arc::clone(&received));
+    let router = Router::new().route("/v1/traces", post(take));
+    let router = router.with_state(Arc::clone(&received));
     let serving = tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -93,13 +90,11 @@ async fn calls_and_attempts_are_spans_without_secrets() {
     let arm = bed
         .arm
         .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
-    let token = bed.control("GET", "token", &json!(null))["token"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let answer = bed.control("GET", "token", &json!(null));
+    let token = answer["token"].as_str().unwrap();
     async {
         tracing::info!(secret = "in a log", "an event is no span");
-        bed.fault("GET", "/pool$", 1, &json!({"answer": {"status": 503}}));
+        bed.answer("GET", "/pool$", 1, &json!({"status": 503}));
         let mut pool = arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
         arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
         pool.set_admin_state(0, AdminState::Down);
@@ -131,12 +126,9 @@ async fn calls_and_attempts_are_spans_without_secrets() {
         Some(format!("{:?}", pair.value))
     };
     assert!(of("service.name").unwrap().contains("headgate") && of("k8s.node.name").unwrap().contains("node-1"));
-    let spans: Vec<&Span> = received
-        .iter()
-        .flat_map(|request| &request.resource_spans)
-        .flat_map(|resource| &resource.scope_spans)
-        .flat_map(|scope| &scope.spans)
-        .collect();
+    let resources = received.iter().flat_map(|request| &request.resource_spans);
+    let scopes = resources.flat_map(|resource| &resource.scope_spans);
+    let spans: Vec<&Span> = scopes.flat_map(|scope| &scope.spans).collect();
     let calls: Vec<&&Span> = spans.iter().filter(|span| span.parent_span_id.is_empty()).collect();
     let found = |name: &str| -> Vec<&&&Span> {
         let name = format!("loadbalancer_adminstate_{name}");
@@ -150,43 +142,30 @@ async fn calls_and_attempts_are_spans_without_secrets() {
 
     let path =
         "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/pool";
-    let found_attributes = assert_attributes(
-        first,
-        &[
-            ("http.request.method", "GET"),
-            ("url.path", path),
-            ("server.address", "127.0.0.1"),
-            ("http.response.status_code", "200"),
-            ("headgate.tries", "2"),
-            ("headgate.rate_limited_ms", "0"),
-        ],
-    );
-    assert!(!found_attributes.contains_key("error.type"));
-    assert_attributes(
-        missing,
-        &[
-            ("http.response.status_code", "404"),
-            ("error.type", "NotFound"),
-            ("headgate.error_class", "stale"),
-            ("headgate.tries", "1"),
-        ],
-    );
+    let of_first = [
+        ("http.request.method", "GET"),
+        ("url.path", path),
+        ("server.address", "127.0.0.1"),
+        ("http.response.status_code", "200"),
+        ("headgate.tries", "2"),
+        ("headgate.rate_limited_ms", "0"),
+    ];
+    assert!(!assert_attributes(first, &of_first).contains_key("error.type"));
+    let of_missing = [
+        ("http.response.status_code", "404"),
+        ("error.type", "NotFound"),
+        ("headgate.error_class", "stale"),
+        ("headgate.tries", "1"),
+    ];
+    assert_attributes(missing, &of_missing);
     let code = |span: &Span| span.status.as_ref().map_or(0, |status| status.code);
     assert_eq!((code(missing), code(read_back)), (2, 0), "2 is an error");
-    let tries: Vec<_> = spans
-        .iter()
-        .filter(|span| span.parent_span_id == first.span_id)
-        .collect();
-    let statuses: Vec<_> = tries
-        .iter()
-        .map(|span| attributes(span)["http.response.status_code"].clone())
-        .collect();
-    assert_eq!(statuses, ["503", "200"]);
-    assert!(
-        tries
-            .iter()
-            .all(|span| span.name == "try" && span.trace_id == first.trace_id)
-    );
+    let tries = spans.iter().filter(|span| span.parent_span_id == first.span_id);
+    let found = tries.map(|span| {
+        assert!(span.name == "try" && span.trace_id == first.trace_id);
+        attributes(span)["http.response.status_code"].clone()
+    });
+    assert_eq!(found.collect::<Vec<_>>(), ["503", "200"]);
 }
 
 #[tokio::test]
@@ -194,13 +173,8 @@ async fn missing_or_silent_collector_does_not_block() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for address in [gone, silent.local_addr().unwrap()] {
-        let traces = TraceExporter::start(
-            &format!("http://{address}/v1/traces"),
-            "n",
-            Proxies::from_env(),
-            Handle::current(),
-        )
-        .unwrap();
+        let url = format!("http://{address}/v1/traces");
+        let traces = TraceExporter::start(&url, "n", Proxies::from_env(), Handle::current()).unwrap();
         let subscriber = tracing_subscriber::registry().with(traces.layer());
         // Nothing is sent meanwhile: this thread runs the client, too.
         tracing::subscriber::with_default(subscriber, || {
@@ -226,9 +200,8 @@ async fn spans_reach_a_collector_through_a_proxy() {
     let url = "http://collector.invalid:4318/v1/traces";
     let traces = TraceExporter::start(url, "node-1", proxies, Handle::current()).unwrap();
     let subscriber = tracing_subscriber::registry().with(traces.layer());
-    async { drop(tracing::info_span!(target: "headgate", "sent").entered()) }
-        .with_subscriber(subscriber)
-        .await;
+    let send = async { drop(tracing::info_span!(target: "headgate", "sent").entered()) };
+    send.with_subscriber(subscriber).await;
     traces.shutdown().await;
     serving.abort();
     assert_eq!(received.lock().unwrap().len(), 1);

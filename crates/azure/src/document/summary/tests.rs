@@ -9,11 +9,12 @@ const GROUP: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Netwo
 type Entry = (Option<String>, Option<std::net::IpAddr>, Option<AdminState>);
 
 fn entry(address: BackendAddress<'_>) -> Entry {
-    (
-        address.name().map(str::to_owned),
-        address.ip_address(),
-        address.admin_state(),
-    )
+    let name = address.name().map(str::to_owned);
+    (name, address.ip_address(), address.admin_state())
+}
+
+fn lb() -> LoadBalancerId {
+    LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap()
 }
 
 /// A body in memory.
@@ -37,10 +38,13 @@ fn whole(document: &Value) -> Option<(LoadBalancerId, Option<Etag>, Vec<Pool>)> 
         let etag = pool.etag.clone().or_else(|| etag.clone());
         Some(Pool { etag, ..pool })
     };
-    let pools = document
-        .pointer("/properties/backendAddressPools")
-        .and_then(Value::as_array);
-    let pools = pools.into_iter().flatten().filter_map(pool).collect();
+    let pools = document.pointer("/properties/backendAddressPools");
+    let pools = pools
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(pool)
+        .collect();
     Some((id, etag, pools))
 }
 
@@ -75,19 +79,9 @@ fn expected(document: &Value) -> Option<LoadBalancerSummary<Entry>> {
 /// Values in the place of each part of a document, from a seed.
 fn document(random: &mut fastrand::Rng, number: usize) -> Value {
     fn odd(random: &mut fastrand::Rng, usual: Value) -> Value {
-        let others = [
-            json!(null),
-            json!(7),
-            json!(-1.5),
-            json!(true),
-            json!("text"),
-            json!([]),
-            json!({}),
-            json!([1, {}]),
-            json!({"a": [null]}),
-        ];
+        let others = json!([null, 7, -1.5, true, "text", [], {}, [1, {}], {"a": [null]}]);
         if random.u8(..20) == 0 {
-            others[random.usize(..others.len())].clone()
+            others[random.usize(..9)].clone()
         } else {
             usual
         }
@@ -104,8 +98,7 @@ fn document(random: &mut fastrand::Rng, number: usize) -> Value {
     let addresses = part(json!(addresses));
     let state = part(json!("Updating"));
     let properties = part(
-        json!({"provisioningState": state, "loadBalancerBackendAddresses": addresses,
-        "backendIPConfigurations": [{"id": "x"}]}),
+        json!({"provisioningState": state, "loadBalancerBackendAddresses": addresses, "backendIPConfigurations": [{"id": "x"}]}),
     );
     let (name, etag) = (part(json!("pool")), part(json!("W/\"2\"")));
     let pool = part(json!({"name": name, "etag": etag, "properties": properties}));
@@ -152,10 +145,7 @@ fn pools_whose_entries_stay_text_are_changed_and_written_as_whole_documents() {
         for (mut pool, draft) in pools.into_iter().zip(&mut drafts) {
             let written = |draft: &PoolDraft| serde_json::to_value(draft.put_body()).unwrap();
             assert_eq!(written(draft), serde_json::to_value(pool.put_body()).unwrap(), "{text}");
-            for (index, state) in [AdminState::Down, AdminState::None, AdminState::Up]
-                .into_iter()
-                .enumerate()
-            {
+            for (index, state) in (0..).zip([AdminState::Down, AdminState::None, AdminState::Up]) {
                 let is_changed = draft.set_admin_state(index, state);
                 assert_eq!(is_changed, pool.set_admin_state(index, state), "{text}");
                 changed += usize::from(is_changed);
@@ -165,27 +155,18 @@ fn pools_whose_entries_stay_text_are_changed_and_written_as_whole_documents() {
         }
     }
     assert!(changed > 1000, "{changed}");
-    assert!(
-        PoolDraft::all_of(
-            &Bytes::from_static(b"{"),
-            &LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap(),
-            None
-        )
-        .is_err()
-    );
+    assert!(PoolDraft::all_of(&Bytes::from_static(b"{"), &lb(), None).is_err());
 }
 
 #[test]
 fn a_draft_has_the_etag_of_its_pool_or_of_the_headers_or_of_the_load_balancer() {
-    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
+    let id = lb();
     let text = json!({"etag": "W/\"lb\"", "properties": {"backendAddressPools": [{"name": "p", "etag": "W/\"p\""}, {"name": "q"}]}});
     let etags = |header: Option<&str>| {
         let header = header.and_then(Etag::new);
         let mut drafts = PoolDraft::all_of(&text.to_string().into(), &id, header.as_ref()).unwrap();
-        let drafts = drafts.iter_mut();
-        drafts
-            .map(|draft| draft.pool().etag.take().unwrap().as_str().to_owned())
-            .collect::<Vec<_>>()
+        let etag = |draft: &mut PoolDraft| draft.pool().etag.take().unwrap().as_str().to_owned();
+        drafts.iter_mut().map(etag).collect::<Vec<_>>()
     };
     assert_eq!(etags(None), ["W/\"p\"", "W/\"lb\""]);
     assert_eq!(etags(Some("W/\"header\"")), ["W/\"p\"", "W/\"header\""]);
@@ -199,13 +180,11 @@ fn texts_are_written_without_read_only_fields() {
     let text = format!(
         r#"{{"properties":{{"backendAddressPools":[{{"name":"p","properties":{{"loadBalancerBackendAddresses":[{entry},7,"s",null]}}}}]}}}}"#
     );
-    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
+    let id = lb();
     let drafts = PoolDraft::all_of(&text.into(), &id, None).unwrap();
-    assert_eq!(
-        serde_json::to_value(drafts[0].put_body()).unwrap(),
-        json!({"name": "p", "properties": {"loadBalancerBackendAddresses": [
-            {"name": "n", "note": {"etag": "kept"}, "properties": {"ipAddress": "10.0.0.1"}}, 7, "s", null]}})
-    );
+    let expected = json!({"name": "p", "properties": {"loadBalancerBackendAddresses": [
+        {"name": "n", "note": {"etag": "kept"}, "properties": {"ipAddress": "10.0.0.1"}}, 7, "s", null]}});
+    assert_eq!(serde_json::to_value(drafts[0].put_body()).unwrap(), expected);
 }
 
 #[test]
@@ -292,55 +271,34 @@ fn parts_of_a_load_balancer_make_its_summary() {
         };
         // A pool without entries is one of a list that does not show them.
         let has_entries = |pool: &PoolSummary<Entry>| {
-            let all = document
-                .pointer("/properties/backendAddressPools")
-                .and_then(Value::as_array);
-            let found = all
-                .unwrap()
-                .iter()
-                .find(|found| found["name"] == pool.id.name())
-                .unwrap();
-            found
-                .pointer("/properties/loadBalancerBackendAddresses")
-                .is_some_and(Value::is_array)
+            let all = document["properties"]["backendAddressPools"].as_array().unwrap();
+            let found = all.iter().find(|found| found["name"] == pool.id.name()).unwrap();
+            found["properties"]["loadBalancerBackendAddresses"].is_array()
         };
         let shown_pools = pools.items.into_iter().filter_map(|pool| match pool {
             parts::ListedPool::Shown(pool) => Some(pool),
             parts::ListedPool::WithoutEntries(_) => None,
         });
-        let expected_pools: Vec<_> = expected
-            .pools
-            .iter()
-            .filter(|pool| has_entries(pool))
-            .cloned()
-            .collect();
+        let mut expected_pools = expected.pools.clone();
+        expected_pools.retain(has_entries);
         assert!(rules.next_link.is_none());
         let state = parts::read_state(body(&document.to_string())).unwrap();
-        let found =
-            LoadBalancerSummary::assemble(&expected.id, state, rules.items, probes.items, shown_pools.collect());
+        let pools = shown_pools.collect();
+        let found = LoadBalancerSummary::assemble(&expected.id, state, rules.items, probes.items, pools);
         shown += 1;
-        let (pools, states) = (&found.pools, (found.provisioning_state, &found.etag, &found.id));
-        assert_eq!(
-            states,
-            (expected.provisioning_state, &expected.etag, &expected.id),
-            "{document}"
-        );
-        assert_eq!(pools, &expected_pools, "{document}");
+        assert_eq!(found.provisioning_state, expected.provisioning_state, "{document}");
+        assert_eq!((found.etag, found.id), (expected.etag, expected.id), "{document}");
+        assert_eq!(found.pools, expected_pools, "{document}");
     }
     assert!(shown > 1000, "{shown}");
 }
 
 #[test]
 fn nothing_after_the_provisioning_state_is_needed() {
+    let after_others = r#"{"properties":{"more":[1,{"a":2}],"provisioningState":"Failed"}}"#;
     for (text, expected) in [
-        (
-            r#"{"id":"x","properties":{"provisioningState":"Succeeded","more":["#,
-            Some("Succeeded"),
-        ),
-        (
-            r#"{"properties":{"more":[1,{"a":2}],"provisioningState":"Failed"}}"#,
-            Some("Failed"),
-        ),
+        (r#"{"id":"x","properties":{"provisioningState":"S","more":["#, Some("S")),
+        (after_others, Some("Failed")),
         (r#"{"properties":{"provisioningState":null}}"#, Some("")),
         (r#"{"properties":[]}"#, None),
         ("[]", None),
@@ -359,17 +317,10 @@ fn state_is_read_from_the_beginning_of_a_document() {
         r#"{{"name":"lb","id":"{GROUP}/lb","etag":"W/\"1\"","tags":{{"a":"b"}},"properties":{{"provisioningState":"Updating","backendAddressPools":[{{"na"#
     );
     let state = parts::read_state(body(&text)).unwrap();
-    let found = LoadBalancerSummary::<()>::assemble(
-        &LoadBalancerId::parse(&format!("{GROUP}/LB")).unwrap(),
-        state,
-        vec![],
-        vec![],
-        vec![],
-    );
-    assert_eq!(
-        (found.provisioning_state, found.id.name()),
-        (ProvisioningState::Busy, "lb")
-    );
+    let id = LoadBalancerId::parse(&format!("{GROUP}/LB")).unwrap();
+    let found = LoadBalancerSummary::<()>::assemble(&id, state, vec![], vec![], vec![]);
+    assert_eq!(found.provisioning_state, ProvisioningState::Busy);
+    assert_eq!(found.id.name(), "lb");
     assert_eq!(found.etag, Etag::new("W/\"1\""));
     // Without the state nothing may be written.
     for text in [
@@ -382,14 +333,13 @@ fn state_is_read_from_the_beginning_of_a_document() {
         assert!(error.contains("provisioningState"), "{error}");
     }
     let whole = parts::read_state(body(r#"{"properties":{"backendAddressPools":[]}}"#)).unwrap();
-    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
-    let found = LoadBalancerSummary::<()>::assemble(&id, whole, vec![], vec![], vec![]);
+    let found = LoadBalancerSummary::<()>::assemble(&lb(), whole, vec![], vec![], vec![]);
     assert_eq!(found.provisioning_state, ProvisioningState::Settled);
 }
 
 #[test]
 fn pools_of_rules_are_those_of_the_same_load_balancer() {
-    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
+    let id = lb();
     let pool = |name: &str| json!({"id": format!("{}/backendAddressPools/{name}", id.to_string().to_uppercase())});
     let rules = [
         json!({"properties": {"backendAddressPool": pool("a"), "backendAddressPools": [pool("A"), pool("b"), null, 7]}}),
@@ -397,16 +347,12 @@ fn pools_of_rules_are_those_of_the_same_load_balancer() {
         json!({"properties": {"backendAddressPool": null, "backendAddressPools": {}}}),
         json!(null),
     ];
-    let found: Vec<String> = parts::pools_of_rules(&rules, &id)
-        .iter()
-        .map(|pool| pool.name().to_lowercase())
-        .collect();
+    let found = parts::pools_of_rules(&rules, &id);
+    let found: Vec<_> = found.iter().map(|pool| pool.name().to_lowercase()).collect();
     assert_eq!(found, ["a", "b"]);
     let read = |text: &str| parts::read_pool(body(text), &id.pool("a").unwrap(), &entry);
-    assert!(
-        read(r#"{"name":"A","properties":{"loadBalancerBackendAddresses":[{"name":"n"}]}}"#)
-            .is_ok_and(|pool| pool.addresses.len() == 1)
-    );
+    let pool = read(r#"{"name":"A","properties":{"loadBalancerBackendAddresses":[{"name":"n"}]}}"#);
+    assert_eq!(pool.unwrap().addresses.len(), 1);
     for text in [r#"{"name":"b"}"#, r#"{"properties":{}}"#, "[]", "x"] {
         assert!(read(text).is_err(), "{text}");
     }
