@@ -431,20 +431,15 @@ mod tests {
         let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ipFamilies": ["IPv6", "IPv4"],
             "healthCheckNodePort": 32000, "publishNotReadyAddresses": true, "ports": []});
         let found = read(&local).unwrap();
+        assert_eq!(found.name.to_string(), "default/web");
+        assert_eq!((found.uid.as_str(), found.health_check_port), ("u", 32000));
         assert!(found.publishes_not_ready);
-        assert_eq!(
-            (found.name.to_string(), found.uid.as_str(), found.health_check_port),
-            ("default/web".to_owned(), "u", 32000)
-        );
         assert_eq!((found.name.namespace(), found.name.name()), ("default", "web"));
         assert!(found.has_local_pools());
         assert_eq!(found.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
-        for (field, value) in [
-            ("externalTrafficPolicy", json!("Cluster")),
-            ("loadBalancerClass", json!("other")),
-        ] {
+        for (field, value) in [("externalTrafficPolicy", "Cluster"), ("loadBalancerClass", "other")] {
             let mut other = local.clone();
-            other[field] = value;
+            other[field] = json!(value);
             assert!(!read(&other).unwrap().has_local_pools(), "{other}");
         }
         let mut other = local.clone();
@@ -500,8 +495,8 @@ mod tests {
         let bare = (None, None, true);
         assert_eq!(endpoints.collect::<Vec<_>>(), [first, bare, bare, bare]);
         for service in [json!({}), json!({SERVICE_NAME_LABEL: ""})] {
-            let empty =
-                read(json!({"metadata": {"name": "web-1", "labels": service}, "endpoints": null, "ports": null}));
+            let metadata = json!({"name": "web-1", "labels": service});
+            let empty = read(json!({"metadata": metadata, "endpoints": null, "ports": null}));
             assert!(empty.service().is_none() && empty.endpoints.is_none() && empty.ports.is_none());
         }
     }

@@ -162,21 +162,23 @@ mod tests {
 
     #[test]
     fn a_confirmation_counts_longer_where_the_message_says_so() {
-        let condition = |message: &str| MarkerCondition {
-            status: MarkerStatus::True,
-            reason: "AdminStateDown",
-            message: message.to_owned(),
+        let given = |seconds| {
+            let condition = MarkerCondition {
+                status: MarkerStatus::True,
+                reason: "AdminStateDown",
+                message: "m".to_owned(),
+            };
+            condition.confirmed_again_within(Duration::from_secs(seconds)).message
         };
-        let given = |seconds| condition("m").confirmed_again_within(Duration::from_secs(seconds));
-        for (condition, seconds) in [
-            (condition("m"), 180),
-            (condition("Confirmed again within x s. m"), 180),
+        for (message, seconds) in [
+            ("m".to_owned(), 180),
+            ("Confirmed again within x s. m".to_owned(), 180),
             (given(60), 180),
             (given(500), 1000),
             (given(u64::MAX), 1800),
         ] {
             let fact = MarkerFact {
-                message: condition.message,
+                message,
                 ..MarkerFact::default()
             };
             assert_eq!(fact.ttl(MARKER_TTL).as_secs(), seconds, "{}", fact.message);

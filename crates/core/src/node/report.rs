@@ -248,6 +248,11 @@ mod tests {
         node.with_signals(&keys())
     }
 
+    fn cordon_of_ten_seconds() -> SignalRules {
+        let matchers = vec![SignalMatcher::Unschedulable(Duration::from_secs(10))];
+        SignalRules { matchers }
+    }
+
     fn at(second: i64) -> Moment {
         Moment {
             wall: Timestamp::from_second(second).unwrap(),
@@ -262,10 +267,8 @@ mod tests {
         assert_eq!(report.source, Source::None);
         let report = report.without_node();
         assert!(report.is_eligible() && report.is_synced() && report.is_known());
-        assert_eq!(
-            (report.source, report.object_state),
-            (Source::None, NodeObjectState::Missing)
-        );
+        assert_eq!(report.source, Source::None);
+        assert_eq!(report.object_state, NodeObjectState::Missing);
     }
 
     #[test]
@@ -285,19 +288,16 @@ mod tests {
             let seen = NodeReport::initial(None, &keys(), at(1)).with_node(node("u", taints), at(2));
             let gone = seen.without_node();
             assert_eq!(gone.is_eligible(), seen.is_eligible());
-            assert_eq!(
-                (gone.source, gone.object_state),
-                (Source::Watch, NodeObjectState::Deleted)
-            );
+            assert_eq!(gone.source, Source::Watch);
+            assert_eq!(gone.object_state, NodeObjectState::Deleted);
             assert_eq!(gone.without_node(), gone);
         }
     }
 
     #[test]
     fn node_with_another_uid_starts_anew() {
-        let old = NodeReport::initial(None, &keys(), at(1))
-            .with_node(node("u", &["drain"]), at(2))
-            .without_node();
+        let seen = NodeReport::initial(None, &keys(), at(1)).with_node(node("u", &["drain"]), at(2));
+        let old = seen.without_node();
         let new = old.with_node(node("v", &["drain"]), at(9));
         assert_eq!(new.signals().values().next(), Some(&at(9).wall));
         assert!(old.with_node(node("v", &[]), at(9)).is_eligible());
@@ -313,26 +313,20 @@ mod tests {
         assert_eq!(report.without_node().signals(), seen.signals());
         let report = report.with_node(node("u", &["drain"]), at(9));
         assert_eq!(report.signals().values().next(), Some(&at(2).wall));
-        assert!(
-            NodeReport::initial(Some(remembered), &SignalRules::default(), at(8)).is_eligible(),
-            "the settings of this process decide"
-        );
+        let by_other_settings = NodeReport::initial(Some(remembered), &SignalRules::default(), at(8));
+        assert!(by_other_settings.is_eligible());
     }
 
     #[test]
     fn a_remembered_node_still_ends_or_is_excluded() {
         let spot = json!({"key": "cloudprovider.azure.microsoft.com/draining", "value": "spot-eviction", "effect": "NoSchedule"});
+        let excluded = json!({"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "karpenter"}});
+        let unmanaged = json!({"labels": {"kubernetes.azure.com/managed": "False", "other": ""}});
         for (metadata, taints) in [
             (json!({}), json!([spot])),
             (json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), json!([])),
-            (
-                json!({"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "karpenter"}}),
-                json!([]),
-            ),
-            (
-                json!({"labels": {"kubernetes.azure.com/managed": "False", "other": ""}}),
-                json!([]),
-            ),
+            (excluded, json!([])),
+            (unmanaged, json!([])),
             (json!({}), json!([])),
         ] {
             let object = json!({"metadata": metadata, "spec": {"taints": taints}});
@@ -341,22 +335,16 @@ mod tests {
             let stored = serde_json::to_string(&seen.remembered(at(2))).unwrap();
             let report = NodeReport::initial(serde_json::from_str(&stored).unwrap(), &keys(), at(8));
             let remembered = report.node.unwrap();
-            assert_eq!(
-                (remembered.ends, remembered.excluded),
-                (node.ends, node.excluded),
-                "{stored}"
-            );
+            let kept = (remembered.ends, remembered.excluded);
+            assert_eq!(kept, (node.ends, node.excluded), "{stored}");
         }
     }
 
     #[test]
     fn a_new_process_takes_the_age_of_a_cordon_from_its_taint() {
-        let rules = SignalRules {
-            matchers: vec![SignalMatcher::Unschedulable(Duration::from_secs(10))],
-        };
+        let rules = cordon_of_ten_seconds();
         let cordoned = |time_added: &str| {
-            let taint =
-                json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": time_added});
+            let taint = json!({"key": "node.kubernetes.io/unschedulable", "effect": "", "timeAdded": time_added});
             let object = json!({"metadata": {"name": "n", "uid": "u"},
                 "spec": {"unschedulable": true, "taints": [{"key": "other", "timeAdded": at(0).wall}, taint]}});
             NodeReader::own(rules.clone()).read(serde_json::from_value(object).unwrap())
@@ -377,17 +365,11 @@ mod tests {
             if counts_after > 0 {
                 let counts_at = start.mono + Duration::from_secs(counts_after);
                 assert_eq!((report.is_eligible(), report.next_deadline()), (true, Some(counts_at)));
-                report = report.at(Moment {
-                    mono: counts_at,
-                    ..start
-                });
+                let (wall, mono) = (start.wall, counts_at);
+                report = report.at(Moment { wall, mono });
             }
-            assert_eq!(
-                report.signals().values().next(),
-                Some(&at(since).wall),
-                "{:?}",
-                node.taints
-            );
+            let found = report.signals().values().next();
+            assert_eq!(found, Some(&at(since).wall), "{:?}", node.taints);
         }
         // This process has seen the node in service: the taint may be left from an earlier cordon.
         let in_service = Node {
@@ -400,19 +382,14 @@ mod tests {
         let report = NodeReport::initial(remembered, &rules, start);
         assert!(!report.with_node(added_at(800), start).is_eligible());
         let pending = begun(&added_at(1_996)).remembered(start);
-        let later = at(2_006);
         assert!(NodeReport::initial(pending.clone(), &rules, start).is_eligible());
-        assert!(
-            !NodeReport::initial(pending, &rules, later).is_eligible(),
-            "it has lasted since"
-        );
+        let lasted = NodeReport::initial(pending, &rules, at(2_006));
+        assert!(!lasted.is_eligible());
     }
 
     #[test]
     fn cordon_counts_once_it_has_lasted_and_ends_at_once() {
-        let rules = SignalRules {
-            matchers: vec![SignalMatcher::Unschedulable(Duration::from_secs(10))],
-        };
+        let rules = cordon_of_ten_seconds();
         let start = Clock::System.now();
         let after = |seconds: u64| Moment {
             wall: start.wall + Duration::from_secs(seconds),
@@ -438,12 +415,8 @@ mod tests {
         assert_eq!(due.signals()[&Signal::Unschedulable], after(1).wall);
         assert_eq!(due.with_node(cordoned("u", true), after(60)).signals(), due.signals());
         assert!(due.with_node(cordoned("u", false), after(60)).is_eligible());
-        assert!(
-            report
-                .with_node(cordoned("u", false), after(10))
-                .at(after(60))
-                .is_eligible()
-        );
+        let ended = report.with_node(cordoned("u", false), after(10));
+        assert!(ended.at(after(60)).is_eligible());
         // A restart continues a signal that counted, and starts the time of one that did not again.
         let restart = |report: &NodeReport| {
             let remembered = report.remembered(after(12));

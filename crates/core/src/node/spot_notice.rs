@@ -88,7 +88,10 @@ mod tests {
 
     #[test]
     fn time_of_the_recorded_notice() {
+        use AzureNotice::{Preempt, Reboot, Terminate};
         let at = "2026-04-11T22:26:58Z";
+        let with_time = r#"{"eventId":"a","notBefore":"2026-04-11T22:26:58Z","bootId":"b"}"#;
+        let terminate = r#"{"eventId":"a","eventType":"Terminate","notBefore":"2026-04-11T22:26:58Z"}"#;
         let notice = |event_type, at: Option<&str>| {
             let not_before = at.map(|at| at.parse().unwrap());
             Some(RecordedNotice {
@@ -98,19 +101,10 @@ mod tests {
             })
         };
         for (text, expected) in [
-            (
-                r#"{"eventId":"a","notBefore":"2026-04-11T22:26:58Z","bootId":"b"}"#,
-                notice(AzureNotice::Preempt, Some(at)),
-            ),
-            (r#"{"eventId":"a"}"#, notice(AzureNotice::Preempt, None)),
-            (
-                r#"{"eventId":"a","eventType":"Terminate","notBefore":"2026-04-11T22:26:58Z"}"#,
-                notice(AzureNotice::Terminate, Some(at)),
-            ),
-            (
-                r#"{"eventId":"a","eventType":"Reboot"}"#,
-                notice(AzureNotice::Reboot, None),
-            ),
+            (with_time, notice(Preempt, Some(at))),
+            (r#"{"eventId":"a"}"#, notice(Preempt, None)),
+            (terminate, notice(Terminate, Some(at))),
+            (r#"{"eventId":"a","eventType":"Reboot"}"#, notice(Reboot, None)),
             (r#"{"eventId":"a","eventType":"Other"}"#, None),
             (r#"{"eventId":"a","notBefore":"soon"}"#, None),
             ("", None),

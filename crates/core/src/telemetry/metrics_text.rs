@@ -102,16 +102,14 @@ mod tests {
     #[test]
     fn accept_header_selects_the_format() {
         let scraper = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        let less_wanted = "application/openmetrics-text;q=0.1, text/plain";
         for (accept, want) in [
             (None, MetricsFormat::Prometheus),
             (Some("*/*"), MetricsFormat::Prometheus),
             (Some("text/plain"), MetricsFormat::Prometheus),
             (Some("application/openmetrics-text"), MetricsFormat::OpenMetrics),
             (Some(scraper), MetricsFormat::OpenMetrics),
-            (
-                Some("application/openmetrics-text;q=0.1, text/plain"),
-                MetricsFormat::Prometheus,
-            ),
+            (Some(less_wanted), MetricsFormat::Prometheus),
             (Some("application/openmetrics-text;q=0"), MetricsFormat::Prometheus),
             (Some(";;;,,q=,"), MetricsFormat::Prometheus),
         ] {

@@ -178,8 +178,8 @@ mod tests {
                 call.in_scope(|| tracing::warn!(target: "headgate_azure", "requests throttled by ARM"));
             });
             span.fail("Busy", &"ARM is busy");
-            span.0
-                .in_scope(|| tracing::warn!(target: "headgate_controller", "pools not written"));
+            let warn = || tracing::warn!(target: "headgate_controller", "pools not written");
+            span.0.in_scope(warn);
         });
         let bytes = written.0.lock().unwrap().clone();
         (String::from_utf8(bytes).unwrap(), computed.get())
@@ -199,10 +199,8 @@ mod tests {
         let failed = &lines[1]["spans"][0];
         assert_eq!(failed["otel.status_code"], "ERROR");
         assert_eq!(failed["otel.status_description"], "ARM is busy");
-        assert_eq!(
-            (&failed["error.type"], &failed["pool"]),
-            (&"Busy".into(), &"kubernetes".into())
-        );
+        assert_eq!(failed["error.type"], "Busy");
+        assert_eq!(failed["pool"], "kubernetes");
     }
 
     #[test]
@@ -214,10 +212,8 @@ mod tests {
         let spans = line["spans"].as_array().unwrap();
         assert_eq!((spans.len(), &spans[0]["node"]), (1, &"node-1".into()));
         let (text, _) = logged(LogFormat::Text, default_levels());
-        assert!(
-            text.contains(r#"reconcile_pool{term=3 node="node-1" pool="kubernetes"}: requests"#),
-            "{text}"
-        );
+        let span = r#"reconcile_pool{term=3 node="node-1" pool="kubernetes"}: requests"#;
+        assert!(text.contains(span), "{text}");
     }
 
     #[test]
@@ -226,15 +222,13 @@ mod tests {
         for kind in Reconciled::ALL {
             let span = kind.span(Reconcile::default);
             let metadata = span.metadata().unwrap();
-            let name = metadata.name();
-            assert!(
-                page.contains(&format!("`{name}`")),
-                "docs/guides/monitoring.md has no {name}"
-            );
-            for field in metadata.fields() {
+            let fields = metadata.fields().iter().map(|field| field.to_string());
+            for name in fields.chain([metadata.name().to_owned()]) {
+                let is_documented = page.contains(&format!("`{name}`"));
                 assert!(
-                    page.contains(&format!("`{field}`")),
-                    "docs/guides/monitoring.md has no {field} of {name}"
+                    is_documented,
+                    "docs/guides/monitoring.md has no {name} of {}",
+                    metadata.name()
                 );
             }
         }
@@ -246,10 +240,8 @@ mod tests {
         const ALONE: &str = "HEADGATE_TEST_ALONE";
         if std::env::var_os(ALONE).is_none() {
             let mut alone = Command::new(std::env::current_exe().unwrap());
-            let alone = alone.args([
-                "--exact",
-                "telemetry::reconcile_span::tests::disabled_span_computes_no_field",
-            ]);
+            let name = "telemetry::reconcile_span::tests::disabled_span_computes_no_field";
+            let alone = alone.args(["--exact", name]);
             let output = alone.env(ALONE, "1").output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success() && text.contains("1 passed"), "{text}");

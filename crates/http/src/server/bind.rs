@@ -207,10 +207,8 @@ mod tests {
         let first = bind(loopback).unwrap();
         bind(first.local_addr().unwrap()).unwrap();
         let stranger = std::net::TcpListener::bind(loopback).unwrap();
-        assert_eq!(
-            bind(stranger.local_addr().unwrap()).unwrap_err().kind(),
-            io::ErrorKind::AddrInUse
-        );
+        let error = bind(stranger.local_addr().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 
     #[tokio::test]
@@ -224,25 +222,28 @@ mod tests {
         bind_exclusive(alone).unwrap();
     }
 
+    fn binder(address: SocketAddr, hard_fail: bool) -> (Binder, watch::Receiver<BindState>) {
+        let (state, states) = watch::channel(BindState::Waiting);
+        let binder = Binder {
+            name: "test",
+            address,
+            hard_fail,
+            state,
+            log_runtime: None,
+        };
+        (binder, states)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn taken_port_is_retried_until_it_is_free() {
         let stranger = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = stranger.local_addr().unwrap();
         let metrics = Metrics::default();
-        let (state, mut states) = watch::channel(BindState::Waiting);
-        let binder = Binder {
-            name: "test",
-            address,
-            hard_fail: false,
-            state,
-            log_runtime: None,
-        };
+        let (binder, mut states) = binder(address, false);
         let bound = async { binder.bind(&metrics).await.unwrap() };
         let watcher = async {
-            states
-                .wait_for(|state| matches!(state, BindState::Failed(_)))
-                .await
-                .unwrap();
+            let failed = states.wait_for(|state| matches!(state, BindState::Failed(_)));
+            drop(failed.await.unwrap());
             sleep(Duration::from_secs(12)).await;
             drop(stranger);
         };
@@ -256,18 +257,8 @@ mod tests {
     async fn hard_failure_names_the_address() {
         let stranger = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = stranger.local_addr().unwrap();
-        let (state, _states) = watch::channel(BindState::Waiting);
-        let binder = Binder {
-            name: "test",
-            address,
-            hard_fail: true,
-            state,
-            log_runtime: None,
-        };
-        let error = binder.bind(&Metrics::default()).await.unwrap_err();
-        assert!(
-            error.to_string().starts_with(&format!("{address} cannot be bound")),
-            "{error}"
-        );
+        let (binder, _states) = binder(address, true);
+        let error = binder.bind(&Metrics::default()).await.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{address} cannot be bound")), "{error}");
     }
 }

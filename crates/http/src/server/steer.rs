@@ -346,10 +346,8 @@ mod tests {
                 serve("test", listener, Router::new(), limits, &Metrics::default(), stopped).await
             });
             let mut ended = std::pin::pin!(other_process_ended(address, proxy_protocol));
-            assert!(
-                timeout(2 * QUESTION_INTERVAL, &mut ended).await.is_err(),
-                "{proxy_protocol:?}"
-            );
+            let waited = timeout(2 * QUESTION_INTERVAL, &mut ended).await;
+            assert!(waited.is_err(), "{proxy_protocol:?}");
             stop.cancel();
             timeout(Duration::from_secs(5), ended).await.unwrap();
             serving.abort();

@@ -25,13 +25,11 @@ fn read(object: &Value) -> Node {
 
 #[test]
 fn bare_node_has_nothing_but_its_uid() {
-    assert_eq!(
-        own(&json!({"metadata": {"uid": "u"}})),
-        Node {
-            uid: "u".into(),
-            ..Node::default()
-        }
-    );
+    let bare = Node {
+        uid: "u".into(),
+        ..Node::default()
+    };
+    assert_eq!(own(&json!({"metadata": {"uid": "u"}})), bare);
 }
 
 #[test]
@@ -53,14 +51,10 @@ fn what_changes_with_each_renewal_is_kept_of_the_own_node_only() {
 fn the_time_of_a_taint_is_kept_of_the_own_cordon_only() {
     let taint = |key: &str| json!({"key": key, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"});
     let object = json!({"metadata": {}, "spec": {"taints": [taint(CORDON_TAINT), taint("other")]}});
-    let kept = |node: Node| {
-        node.taints
-            .iter()
-            .map(|taint| taint.time_added.is_some())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(kept(own(&object)), [true, false]);
-    assert_eq!(kept(read(&object)), [false, false]);
+    for (node, expected) in [(own(&object), [true, false]), (read(&object), [false, false])] {
+        let kept: Vec<_> = node.taints.iter().map(|taint| taint.time_added.is_some()).collect();
+        assert_eq!(kept, expected);
+    }
 }
 
 #[test]
@@ -121,26 +115,18 @@ fn only_the_shutdown_condition_of_kubelet_counts() {
 
 #[test]
 fn reads_the_fields_that_pools_need() {
-    let node = read(
-        &json!({"metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    let node = json!({"metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"providerID": "azure:///subscriptions/S/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/N",
             "taints": [{"key": "k", "effect": "NoExecute"}, {"key": "bare"}]},
         "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.4"},
             {"type": "InternalIP", "address": "FD00::4"}, {"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "InternalIP", "address": "x"}],
-            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}),
-    );
-    assert_eq!(
-        node.machine,
-        "/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachines/n"
-    );
-    assert_eq!(
-        node.addresses,
-        ["10.0.0.4", "fd00::4"].map(|text| text.parse::<IpAddr>().unwrap())
-    );
-    assert_eq!(
-        (node.taints[0].key.as_str(), node.taints[0].effect.as_str()),
-        ("k", "NoExecute")
-    );
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let node = read(&node);
+    let machine = "/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachines/n";
+    assert_eq!(node.machine, machine);
+    let addresses = ["10.0.0.4", "fd00::4"].map(|text| text.parse::<IpAddr>().unwrap());
+    assert_eq!(node.addresses, addresses);
+    assert_eq!(node.taints[0], Taint::new("k", "NoExecute"));
     assert!(node.ready && node.not_ready_since.is_none() && node.excluded.is_none() && node.name == "n");
     assert_eq!(node.created.to_string(), "2026-01-01T00:00:00Z");
     assert!(!node.is_terminal() && node.hold.is_none());
@@ -164,11 +150,9 @@ fn health_signals_have_the_names_that_the_agent_uses() {
         json!({"annotation": {"key": "example.com/leaving"}}),
         json!({"signal": "cordon", "after": "1h"}),
     ];
+    let parsed = matchers.iter().map(|matcher| SignalMatcher::parse(matcher).unwrap());
     let rules = SignalRules {
-        matchers: matchers
-            .iter()
-            .map(|matcher| SignalMatcher::parse(matcher).unwrap())
-            .collect(),
+        matchers: parsed.collect(),
     };
     let leader = NodeReader {
         health_rules: rules.clone(),
@@ -178,17 +162,10 @@ fn health_signals_have_the_names_that_the_agent_uses() {
     let agent = NodeReader::own(rules.clone()).read(serde_json::from_value(object).unwrap());
     let now = crate::clock::Clock::System.now();
     let report = NodeReport::initial(None, &rules, now).with_node(agent, now);
-    let names = report
-        .signals()
-        .keys()
-        .chain(report.periods.pending().keys())
-        .map(Signal::name);
-    let names: BTreeSet<&str> = names.collect();
-    assert_eq!(names.len(), matchers.len());
-    assert_eq!(
-        node.health_signals.iter().map(Signal::name).collect::<BTreeSet<_>>(),
-        names
-    );
+    let signals = report.signals().keys().chain(report.periods.pending().keys());
+    let signals: BTreeSet<_> = signals.cloned().collect();
+    assert_eq!(signals.len(), matchers.len());
+    assert_eq!(node.health_signals.iter().cloned().collect::<BTreeSet<_>>(), signals);
     assert!(node.signals.is_empty() && !node.is_terminal());
 }
 
@@ -321,36 +298,22 @@ fn a_node_whose_machine_ends_is_terminal() {
     let tainted = |key: &str, value: &str| json!({"taints": [{"key": key, "value": value, "effect": "NoSchedule"}]});
     let conditions = json!({"conditions": [
         {"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": SHUTDOWN_MESSAGE}]});
+    let out_of_service = tainted("node.kubernetes.io/out-of-service", "");
+    let shutdown = tainted("node.cloudprovider.kubernetes.io/shutdown", "");
     for (deleted, spec, status, ends, is_terminal) in [
         (None, json!({}), json!({}), false, false),
         (Some("2026-01-01T00:00:00Z"), json!({}), json!({}), true, true),
-        (
-            None,
-            tainted("node.kubernetes.io/out-of-service", ""),
-            json!({}),
-            true,
-            true,
-        ),
-        (
-            None,
-            tainted("node.cloudprovider.kubernetes.io/shutdown", ""),
-            json!({}),
-            true,
-            true,
-        ),
+        (None, out_of_service, json!({}), true, true),
+        (None, shutdown, json!({}), true, true),
         (None, tainted(DRAINING_TAINT, "spot-eviction"), json!({}), true, true),
         (None, tainted(DRAINING_TAINT, "terminate"), json!({}), true, true),
         (None, tainted(DRAINING_TAINT, "reboot"), json!({}), false, false),
         (None, tainted(AUTOSCALER_TAINT, "terminate"), json!({}), false, false),
         (None, json!({}), conditions, false, true),
     ] {
-        let node =
-            own(&json!({"metadata": {"name": "n", "deletionTimestamp": deleted}, "spec": spec, "status": status}));
-        assert_eq!(
-            (node.ends, node.is_terminal()),
-            (ends, is_terminal),
-            "{deleted:?} {spec} {status}"
-        );
+        let object = json!({"metadata": {"deletionTimestamp": deleted}, "spec": spec, "status": status});
+        let node = own(&object);
+        assert_eq!((node.ends, node.is_terminal()), (ends, is_terminal), "{object}");
     }
 }
 
@@ -366,8 +329,8 @@ fn an_excluded_node_is_exempt_unless_it_is_about_to_go() {
             (None, is_exempt),
             (Some("2026-01-01T00:00:00Z"), is_exempt_while_deleted),
         ] {
-            let node =
-                read(&json!({"metadata": {"name": "n", "labels": {label: value}, "deletionTimestamp": deleted}}));
+            let metadata = json!({"name": "n", "labels": {label: value}, "deletionTimestamp": deleted});
+            let node = read(&json!({"metadata": metadata}));
             let found = node.exempting_label();
             assert_eq!(found, expected.then_some(label), "{label}={value} {deleted:?}");
         }
@@ -384,13 +347,9 @@ fn a_node_may_go_once_it_is_out_and_its_connections_have_ended() {
         })
     };
     let (yes, no, unknown) = (MarkerStatus::True, MarkerStatus::False, MarkerStatus::Unknown);
+    let missing = "the condition headgate.dev/OutOfLoadBalancers is missing";
     for (marker, connections, may_go, waits_for) in [
-        (
-            None,
-            None,
-            false,
-            "the condition headgate.dev/OutOfLoadBalancers is missing",
-        ),
+        (None, None, false, missing),
         (fact(no, "in service"), None, false, "in service"),
         (fact(no, "in service"), fact(no, "3 connections"), false, "in service"),
         (fact(yes, "out"), fact(no, "3 connections"), false, "3 connections"),

@@ -207,12 +207,8 @@ mod tests {
             b"\0",
             b"\x16\x03\x01",
         ] {
-            assert_eq!(
-                parse_prefix(start),
-                Prefix::NoHeader,
-                "{:?}",
-                String::from_utf8_lossy(start)
-            );
+            let text = String::from_utf8_lossy(start);
+            assert_eq!(parse_prefix(start), Prefix::NoHeader, "{text:?}");
         }
     }
 
