@@ -461,12 +461,8 @@ mod tests {
 
     #[tokio::test]
     async fn only_where_no_kubeconfig_says_anything_the_service_account_is_used() {
-        for nothing in [
-            &[][..],
-            &["missing"],
-            &[""],
-            &["{\"clusters\": null, \"current-context\": \"\"}", "missing"],
-        ] {
+        let empty = r#"{"clusters": null, "current-context": ""}"#;
+        for nothing in [&[][..], &["missing"], &[""], &[empty, "missing"]] {
             assert_eq!(chosen(nothing, None).await, "service account", "{nothing:?}");
             let error = chosen(nothing, Some("a")).await;
             assert!(
@@ -477,22 +473,16 @@ mod tests {
         for files in [&[USABLE][..], &["missing", USABLE], &[USABLE, "missing"]] {
             assert_eq!(chosen(files, None).await, "https://a.example/", "{files:?}");
         }
+        let no_current = r#"{"contexts": [{"name": "a", "context": {"cluster": "a"}}]}"#;
+        let no_cluster = r#"{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}]}"#;
+        let missing_file = USABLE.replace(r#""server""#, r#""certificate-authority": "/missing", "server""#);
         for (files, words) in [
             (&["a: ["][..], "the kubeconfig /0 cannot be used: failed to parse"),
             (&[USABLE, "a: ["], "the kubeconfig /1 cannot be used: failed to parse"),
             (&[r#"{"current-context": "b"}"#], "context: b"),
-            (
-                &[r#"{"contexts": [{"name": "a", "context": {"cluster": "a"}}]}"#],
-                "current context",
-            ),
-            (
-                &[r#"{"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "b"}}]}"#],
-                "cluster of context: b",
-            ),
-            (
-                &[&USABLE.replace("\"server\"", "\"certificate-authority\": \"/missing\", \"server\"")],
-                "/missing",
-            ),
+            (&[no_current], "current context"),
+            (&[no_cluster], "cluster of context: b"),
+            (&[&missing_file], "/missing"),
         ] {
             let error = chosen(files, None).await;
             assert!(error.contains("cannot be used") && error.contains(words), "{error}");

@@ -211,10 +211,8 @@ mod tests {
         }
         let (leases, _) =
             list::<Lease>(&json!([{"metadata": {"name": "l"}, "spec": {"renewTime": "9999-12-31T23:59:59.999999Z"}}]));
-        assert_eq!(
-            leases[0].spec.as_ref().unwrap().renew_time.as_ref().unwrap().0,
-            Timestamp::MAX
-        );
+        let renewed = leases[0].spec.as_ref().unwrap().renew_time.as_ref().unwrap();
+        assert_eq!(renewed.0, Timestamp::MAX);
     }
 
     #[test]

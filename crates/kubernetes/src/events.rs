@@ -377,11 +377,8 @@ mod tests {
     async fn an_event_that_repeats_another_counts_it_up() {
         let client = FakeApi::default().client().0;
         let (sink, _queue) = EventSink::new(client.clone(), "n".repeat(253));
-        let merged = sink
-            .clone()
-            .merged()
-            .reported_by(CONTROLLER)
-            .in_pod(Some("pod".to_owned()));
+        let merged = sink.clone().merged().reported_by(CONTROLLER);
+        let merged = merged.in_pod(Some("pod".to_owned()));
         let about = || node_reference(&"o".repeat(253), "u");
         for (sink, note) in [(&sink, "a"), (&sink, "b"), (&sink, "a"), (&merged, "a"), (&merged, "b")] {
             sink.write(about(), KIND, note).await;
@@ -401,14 +398,12 @@ mod tests {
         seen.sort_by_key(|(note, count, reporter, _)| (reporter.clone(), note.clone(), *count));
         let of = |controller: &str, instance: &str| (controller.to_owned(), instance.to_owned());
         let (agent, controller) = (of(AGENT, &"n".repeat(128)), of(CONTROLLER, "pod"));
-        assert_eq!(
-            seen,
-            [
-                ("a".to_owned(), Some(2), agent.clone(), None),
-                ("b".to_owned(), None, agent.clone(), None),
-                ("c".to_owned(), None, agent, Some(related)),
-                ("a".to_owned(), Some(2), controller, None),
-            ]
-        );
+        let expected = [
+            ("a".to_owned(), Some(2), agent.clone(), None),
+            ("b".to_owned(), None, agent.clone(), None),
+            ("c".to_owned(), None, agent, Some(related)),
+            ("a".to_owned(), Some(2), controller, None),
+        ];
+        assert_eq!(seen, expected);
     }
 }

@@ -115,6 +115,7 @@ mod tests {
     use hyper::Response;
     use k8s_openapi::api::core::v1::Service;
     use kube::Api;
+    use serde_json::json;
 
     use super::*;
 
@@ -126,20 +127,11 @@ mod tests {
             let query = request.uri().query().unwrap_or_default().to_owned();
             received.lock().unwrap().push(query.clone());
             async move {
-                let (status, text) = if refuses(&query) {
-                    (
-                        400,
-                        r#"{"kind":"Status","status":"Failure","message":"not a known field selector","reason":"BadRequest","code":400}"#,
-                    )
-                } else {
-                    (
-                        200,
-                        r#"{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"web"}}]}"#,
-                    )
-                };
-                let response = Response::builder()
-                    .status(status)
-                    .body(Body::from(text.as_bytes().to_vec()));
+                let failure = json!({"kind": "Status", "status": "Failure", "message": "not a known field selector", "reason": "BadRequest", "code": 400});
+                let listed = json!({"kind": "ServiceList", "metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "web"}}]});
+                let (status, body) = if refuses(&query) { (400, failure) } else { (200, listed) };
+                let body = Body::from(body.to_string().into_bytes());
+                let response = Response::builder().status(status).body(body);
                 Ok::<_, std::io::Error>(response.unwrap())
             }
         });

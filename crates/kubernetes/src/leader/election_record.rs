@@ -245,32 +245,29 @@ mod tests {
         let record = ElectionRecord::from_lease(&theirs);
         assert_eq!((record.candidates, record.failed_terms), (Some(3), 2));
         let acquired = record.acquired("me", 5, at(1));
-        assert_eq!(
-            (acquired.lease.renewed, acquired.lease.duration_seconds),
-            (Some(at(1)), 14)
-        );
+        assert_eq!(acquired.lease.renewed, Some(at(1)));
+        assert_eq!(acquired.lease.duration_seconds, 14);
         let renewed = acquired.renewed(Some(9), at(1)).to_lease(Some(&theirs), "l");
-        assert_eq!(
-            serde_json::to_value(&renewed).unwrap(),
-            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        let expected = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                 "metadata": {"name": "l", "namespace": "n", "resourceVersion": "7", "uid": "u", "labels": {"a": "b"},
                     "annotations": {"other": "1", CANDIDATES_ANNOTATION: "9", FAILED_TERMS_ANNOTATION: "2"}},
                 "spec": {"acquireTime": "1970-01-01T00:00:00.000001Z", "holderIdentity": "me", "leaseDurationSeconds": 14,
-                    "leaseTransitions": 5, "preferredHolder": "y", "renewTime": "1970-01-01T00:00:00.000002Z", "strategy": "s"}})
-        );
+                    "leaseTransitions": 5, "preferredHolder": "y", "renewTime": "1970-01-01T00:00:00.000002Z", "strategy": "s"}});
+        assert_eq!(serde_json::to_value(&renewed).unwrap(), expected);
         let released = ElectionRecord::from_lease(&renewed).released(0, at(5));
         assert!(released.is_released() && released.candidates == Some(9));
         assert_eq!(released.lease.renewed, Some(at(5)));
         let released = released.to_lease(Some(&renewed), "l");
-        assert_eq!(
-            released.metadata.annotations.unwrap().get(FAILED_TERMS_ANNOTATION),
-            None
+        assert!(
+            !released
+                .metadata
+                .annotations
+                .unwrap()
+                .contains_key(FAILED_TERMS_ANNOTATION)
         );
         let spec = released.spec.unwrap();
-        assert_eq!(
-            (spec.holder_identity.as_deref(), spec.lease_duration_seconds),
-            (Some(""), Some(1))
-        );
+        assert_eq!(spec.holder_identity.as_deref(), Some(""));
+        assert_eq!(spec.lease_duration_seconds, Some(1));
     }
 
     #[test]
@@ -283,14 +280,11 @@ mod tests {
             ("4294967295", Some(u32::MAX)),
             (" 12 ", Some(12)),
         ] {
-            let malformed = lease(
-                json!({"metadata": {"annotations": {CANDIDATES_ANNOTATION: annotation, FAILED_TERMS_ANNOTATION: annotation}}}),
-            );
+            let annotations = json!({CANDIDATES_ANNOTATION: annotation, FAILED_TERMS_ANNOTATION: annotation});
+            let malformed = lease(json!({"metadata": {"annotations": annotations}}));
             let record = ElectionRecord::from_lease(&malformed);
-            assert_eq!(
-                (record.candidates, record.failed_terms),
-                (candidates, candidates.unwrap_or(0))
-            );
+            assert_eq!(record.candidates, candidates, "{annotation}");
+            assert_eq!(record.failed_terms, candidates.unwrap_or(0), "{annotation}");
             assert!(record.is_released() && record.lease.transitions == 0);
         }
         assert_eq!(ElectionRecord::from_lease(&Lease::default()), ElectionRecord::default());
@@ -320,27 +314,17 @@ mod tests {
         for ended in [held.released(1, at(5)), held.acquired("c", 2, at(5))] {
             assert_eq!((ended.unable, ended.successor), (None, None));
         }
-        let later = Moment {
-            wall: at(2) + jiff::SignedDuration::from_mins(10),
-            ..now
-        };
-        assert!(
-            held.reported(None, throttle, later).give_ups.is_empty(),
-            "no longer recent"
-        );
+        let (wall, mono) = (at(2) + jiff::SignedDuration::from_mins(10), now.mono);
+        let later = held.reported(None, throttle, Moment { wall, mono });
+        assert!(later.give_ups.is_empty(), "no longer recent");
     }
 
     #[test]
     fn only_a_holder_and_its_renewals_count_as_changes() {
         let record = ElectionRecord::default().acquired("a", 1, at(1));
-        let annotated = ElectionRecord {
-            lease: LeaseState {
-                resource_version: Some("8".to_owned()),
-                ..record.lease.clone()
-            },
-            candidates: Some(3),
-            ..record.clone()
-        };
+        let mut annotated = record.clone();
+        annotated.lease.resource_version = Some("8".to_owned());
+        annotated.candidates = Some(3);
         assert!(record.is_same_renewal(&annotated));
         // The clock stands still, or was set back to the same microsecond.
         assert!(!record.is_same_renewal(&record.renewed(None, at(1))));

@@ -95,11 +95,7 @@ mod tests {
             node.name == "signalled"
         };
         let summary = NodeSummary::new(&nodes, "own", has_signal);
-        let expected = NodeSummary {
-            nodes: 4,
-            has_healthy_peer: true,
-        };
-        assert_eq!(summary, expected);
+        assert_eq!((summary.nodes, summary.has_healthy_peer), (4, true));
         assert_eq!(looked_up.into_inner(), ["signalled", "healthy"]);
     }
 
@@ -112,25 +108,19 @@ mod tests {
             (CandidatePlacement::Replicas, 5000, 2),
         ] {
             for has_healthy_peer in [false, true] {
-                let fleet = Fleet::new(
-                    placement,
-                    Some(NodeSummary {
-                        nodes,
-                        has_healthy_peer,
-                    }),
-                );
-                let expected = Fleet {
-                    candidates,
+                let nodes = NodeSummary {
+                    nodes,
                     has_healthy_peer,
                 };
-                assert_eq!(fleet, Some(expected));
+                let fleet = Fleet::new(placement, Some(nodes)).unwrap();
+                assert_eq!(
+                    (fleet.candidates, fleet.has_healthy_peer),
+                    (candidates, has_healthy_peer)
+                );
             }
         }
         assert_eq!(Fleet::new(CandidatePlacement::EveryNode, None), None);
-        let expected = Fleet {
-            candidates: 2,
-            has_healthy_peer: false,
-        };
-        assert_eq!(Fleet::new(CandidatePlacement::Replicas, None), Some(expected));
+        let replicas = Fleet::new(CandidatePlacement::Replicas, None).unwrap();
+        assert_eq!((replicas.candidates, replicas.has_healthy_peer), (2, false));
     }
 }

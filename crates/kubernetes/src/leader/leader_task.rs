@@ -289,9 +289,8 @@ mod tests {
             ("aborted", 2),
             ("gave_up", 1),
         ] {
-            shows(&format!(
-                "headgate_leader_failed_terms_total{{reason=\"{reason}\"}} {count}"
-            ));
+            let series = format!("headgate_leader_failed_terms_total{{reason=\"{reason}\"}}");
+            shows(&format!("{series} {count}"));
         }
     }
 }

@@ -112,10 +112,8 @@ mod tests {
         };
         let second = acquired.next_time(now);
         assert_eq!(second.as_nanosecond(), 1_234_568_000);
-        let renewed = LeaseState {
-            renewed: Some(second),
-            ..acquired
-        };
+        let mut renewed = acquired;
+        renewed.renewed = Some(second);
         assert_eq!(renewed.next_time(now).as_nanosecond(), 1_234_569_000);
         // In microseconds: what the Lease has, the clock, and what is written.
         let at = |micros| Timestamp::from_microsecond(micros).unwrap();

@@ -233,10 +233,9 @@ mod tests {
     fn each_record_is_acquirable_after_its_time() {
         let start = Instant::now();
         let released = |failed_terms| {
-            Some(ElectionRecord {
-                failed_terms,
-                ..held("", 0)
-            })
+            let mut record = held("", 0);
+            record.failed_terms = failed_terms;
+            Some(record)
         };
         let longer = |seconds| Some(with_lease(held("a", 0), |lease| lease.duration_seconds = seconds));
         for (record, unsignalled) in [
@@ -266,10 +265,8 @@ mod tests {
     fn the_last_choice_waits_longer_until_all_have_read_the_number_of_candidates() {
         let start = Instant::now();
         let published = |candidates: Option<u32>, holder, second| {
-            let record = ElectionRecord {
-                candidates,
-                ..held(holder, second)
-            };
+            let mut record = held(holder, second);
+            record.candidates = candidates;
             (second, Some(record))
         };
         let later = Some(2);
@@ -286,18 +283,13 @@ mod tests {
             (&[(0, Some(100)), (100, Some(3)), (103, later)], 112, 1200),
             (&[(0, Some(100)), (100, later), (111, None)], 112, 1200),
         ] {
-            let mut records: Vec<_> = numbers
-                .iter()
-                .map(|(at, number)| published(*number, "a", *at))
-                .collect();
-            records.push(published(later, "", released));
+            let while_held = numbers.iter().map(|(at, number)| published(*number, "a", *at));
+            let records: Vec<_> = while_held.chain([published(later, "", released)]).collect();
             let lease = observed(start, &records);
             let released = start + Duration::from_secs(u64::try_from(released).unwrap());
             let is_acquirable = |millis| lease.is_acquirable(contender(true), released + Duration::from_millis(millis));
-            assert!(
-                is_acquirable(millis) && !is_acquirable(millis - 1),
-                "{numbers:?}: {millis} ms"
-            );
+            let found = (is_acquirable(millis), is_acquirable(millis - 1));
+            assert_eq!(found, (true, false), "{numbers:?}: {millis} ms");
         }
     }
 
@@ -320,14 +312,8 @@ mod tests {
     #[test]
     fn the_time_counts_from_the_last_change() {
         let start = Instant::now();
-        let lease = observed(
-            start,
-            &[
-                (0, Some(held("a", 0))),
-                (9, Some(held("a", 8))),
-                (30, Some(held("a", 8))),
-            ],
-        );
+        let records = [(0, 0), (9, 8), (30, 8)].map(|(at, renewed)| (at, Some(held("a", renewed))));
+        let lease = observed(start, &records);
         let free = |second| lease.is_acquirable(contender(false), start + Duration::from_secs(second));
         assert!(free(23) && !free(22));
         let another = with_lease(held("a", 8), |lease| lease.uid = Some("another".to_owned()));
@@ -340,17 +326,10 @@ mod tests {
 
     #[test]
     fn the_published_number_of_candidates_is_kept() {
-        let published = |candidates| {
-            Some(ElectionRecord {
-                candidates,
-                ..held("a", 0)
-            })
-        };
-        let lease = observed(
-            Instant::now(),
-            &[(0, published(Some(3))), (1, published(None)), (2, None)],
-        );
-        assert_eq!(lease.candidates(), Some(3));
+        let mut published = held("a", 0);
+        published.candidates = Some(3);
+        let records = [(0, Some(published)), (1, Some(held("a", 0))), (2, None)];
+        assert_eq!(observed(Instant::now(), &records).candidates(), Some(3));
     }
 
     #[test]
@@ -439,37 +418,23 @@ mod tests {
     #[test]
     fn some_records_get_an_extra_read_whatever_their_times() {
         let start = Instant::now();
-        let extra = |record: Option<ElectionRecord>, signalled, interval, last_read| {
+        let never_held = ElectionRecord::default();
+        let unknown = with_lease(held("a", 0), |lease| lease.renewed = None);
+        for (what, record, signalled, interval, last_read, expected) in [
+            ("renewed", Some(held("a", 0)), false, 300, 0, None),
+            ("few candidates", Some(held("a", 0)), false, 13, 0, Some(14)),
+            ("the regular read comes as late", Some(held("a", 0)), false, 14, 0, None),
+            ("missing", None, false, 300, 0, None),
+            ("never held", Some(never_held), false, 300, 0, Some(14)),
+            ("signalled, released", Some(held("", 0)), true, 300, 0, Some(14)),
+            ("signalled, held", Some(held("a", 0)), true, 300, 0, None),
+            ("signalled, expired", Some(held("a", 0)), true, 300, 15, Some(28)),
+            ("at an unknown time", Some(unknown), false, 300, 0, Some(14)),
+        ] {
             let lease = observed(start, &[(0, record)]);
             let last_read = start + Duration::from_secs(last_read);
             let extra = lease.extra_read_at(contender(signalled), Duration::from_secs(interval), last_read);
-            extra.map(|extra| (extra - start).as_secs())
-        };
-        assert_eq!(extra(Some(held("a", 0)), false, 300, 0), None);
-        assert_eq!(extra(Some(held("a", 0)), false, 13, 0), Some(14), "few candidates");
-        assert_eq!(
-            extra(Some(held("a", 0)), false, 14, 0),
-            None,
-            "the regular read comes as late"
-        );
-        assert_eq!(extra(None, false, 300, 0), None);
-        assert_eq!(
-            extra(Some(ElectionRecord::default()), false, 300, 0),
-            Some(14),
-            "never held"
-        );
-        assert_eq!(
-            extra(Some(held("", 0)), true, 300, 0),
-            Some(14),
-            "signalled, and the Lease is released"
-        );
-        assert_eq!(extra(Some(held("a", 0)), true, 300, 0), None);
-        assert_eq!(
-            extra(Some(held("a", 0)), true, 300, 15),
-            Some(28),
-            "signalled, and the Lease has expired"
-        );
-        let unknown = with_lease(held("a", 0), |lease| lease.renewed = None);
-        assert_eq!(extra(Some(unknown), false, 300, 0), Some(14));
+            assert_eq!(extra.map(|extra| (extra - start).as_secs()), expected, "{what}");
+        }
     }
 }

@@ -194,10 +194,8 @@ mod tests {
             all.with(&format!("m{n}"), InabilityReason::Lists, minute(0))
         });
         let length = serde_json::to_string(&all).unwrap().len();
-        assert!(
-            length <= MAX_GIVE_UPS_BYTES && length > MAX_GIVE_UPS_BYTES / 2,
-            "{length}"
-        );
+        let bounds = MAX_GIVE_UPS_BYTES / 2..=MAX_GIVE_UPS_BYTES;
+        assert!(bounds.contains(&length), "{length}");
         assert!(all.contains("m99", minute(0)) && !all.contains("m0", minute(0)));
         let lengths = (0..1000).filter_map(|length| {
             let one = GiveUps::default().with(&"m".repeat(length), InabilityReason::Lists, minute(0));
@@ -225,10 +223,8 @@ mod tests {
         let wall = minute(0);
         let mono = Instant::now();
         for (minutes, remaining) in [(-1, None), (0, None), (5, Some(5)), (600, Some(60))] {
-            let deadlines = ThrottleDeadlines {
-                reads: None,
-                writes: Some(minute(minutes)),
-            };
+            let (reads, writes) = (None, Some(minute(minutes)));
+            let deadlines = ThrottleDeadlines { reads, writes };
             let until = deadlines.until(Moment { wall, mono });
             let writes = remaining.map(|minutes| mono + Duration::from_mins(minutes));
             assert_eq!(until, ThrottledUntil { reads: None, writes });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_core::clock::Clock;
-use headgate_core::telemetry::MetricTable;
+use headgate_core::telemetry::{MetricTable, MetricsFormat, encode_metrics};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::Response;
@@ -131,10 +131,10 @@ impl ApiServer {
             Answer::Malformed => (200, "{\"type\":7}\n".to_owned()),
             Answer::Undecodable if is_watch => (200, WATCH_WITH_UNDECODABLE.to_owned()),
             Answer::Undecodable => (200, LIST_WITH_UNDECODABLE.to_owned()),
-            Answer::Status(code) => (
-                code,
-                format!(r#"{{"kind":"Status","status":"Failure","reason":"x","code":{code}}}"#),
-            ),
+            Answer::Status(code) => {
+                let status = format!(r#"{{"kind":"Status","status":"Failure","reason":"x","code":{code}}}"#);
+                (code, status)
+            }
             Answer::Refused => return Err(std::io::ErrorKind::ConnectionRefused.into()),
         };
         let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();
@@ -145,9 +145,8 @@ impl ApiServer {
     /// A page of `LARGE_LIST`, in a frame for each Node.
     fn large_page(&self, query: &str) -> ResponseBody {
         let parameter = |name| {
-            query
-                .split('&')
-                .find_map(|text| text.strip_prefix(name)?.parse::<usize>().ok())
+            let mut texts = query.split('&').filter_map(|text| text.strip_prefix(name));
+            texts.find_map(|text| text.parse::<usize>().ok())
         };
         let [count, large] = LARGE_LIST;
         let first = parameter("continue=").unwrap_or_default();
@@ -163,11 +162,8 @@ impl ApiServer {
         };
         let most_read = Arc::clone(&self.most_read);
         let mut read = 0;
-        let texts = [head]
-            .into_iter()
-            .chain((first..end).map(node))
-            .chain(["]}".to_owned()]);
-        let frames = texts.map(move |text| {
+        let texts = std::iter::once(head).chain((first..end).map(node));
+        let frames = texts.chain(["]}".to_owned()]).map(move |text| {
             read += text.len();
             most_read.fetch_max(read, Ordering::Relaxed);
             Ok(Frame::data(Bytes::from(text)))
@@ -188,13 +184,9 @@ impl ApiServer {
     }
 }
 
-fn watch_nodes(
-    api_server: &ApiServer,
-) -> (
-    WatchStream<Event<Node>>,
-    watch::Receiver<Option<WatchFailure>>,
-    Registry,
-) {
+type Failure = watch::Receiver<Option<WatchFailure>>;
+
+fn watch_nodes(api_server: &ApiServer) -> (WatchStream<Event<Node>>, Failure, Registry) {
     let mut registry = Registry::default();
     let errors = WatchErrorCounter::declare(&mut MetricTable::from(&mut registry), "errors", "Errors");
     let reporter = WatchReporter::new("nodes", errors, Clock::System);
@@ -225,36 +217,26 @@ async fn attempts_become_rarer_while_lists_are_refused() {
     assert_rarer(&api_server.seen());
     let failure = failure.borrow().clone().unwrap();
     assert_eq!(failure.reason, WatchErrorReason::Server);
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
     let counted = format!("errors_total{{reason=\"server\"}} {attempts}\n");
     assert!(text.contains(&counted), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn lists_become_rarer_while_a_later_page_is_refused() {
+    fn page_or(number: usize, status: u16) -> Answer {
+        if number % 2 == 1 {
+            Answer::Page
+        } else {
+            Answer::Status(status)
+        }
+    }
+    let refused: fn(usize, bool) -> Answer = |number, _| page_or(number, 429);
+    // The token of the next page has expired, when it comes.
+    let expired: fn(usize, bool) -> Answer = |number, _| page_or(number, 410);
     for (answer, reason) in [
-        (
-            (|number, _| {
-                if number % 2 == 1 {
-                    Answer::Page
-                } else {
-                    Answer::Status(429)
-                }
-            }) as fn(usize, bool) -> Answer,
-            WatchErrorReason::Server,
-        ),
-        // The token of the next page has expired, when it comes.
-        (
-            |number, _| {
-                if number % 2 == 1 {
-                    Answer::Page
-                } else {
-                    Answer::Status(410)
-                }
-            },
-            WatchErrorReason::Expired,
-        ),
+        (refused, WatchErrorReason::Server),
+        (expired, WatchErrorReason::Expired),
     ] {
         let api_server = ApiServer::new(answer);
         let (mut events, failure, _) = watch_nodes(&api_server);
@@ -284,10 +266,8 @@ async fn an_expired_watch_lists_again_at_once_but_not_each_time() {
     assert_eq!(lists[1] - expired, Duration::ZERO);
     assert!(expired - seen[1].at > Duration::from_secs(10), "the backoff grows");
     let at_once = lists.windows(2).filter(|lists| lists[0] == lists[1]).count();
-    assert!(
-        at_once <= 5,
-        "{at_once} lists without backoff in 5 minutes, while each watch expires"
-    );
+    // In five minutes, while each watch expires.
+    assert!(at_once <= 5, "{at_once} lists without backoff");
     assert_eq!(*failure.borrow(), None, "an expired watch is no failure");
 }
 
@@ -321,11 +301,8 @@ async fn watches_become_rarer_while_each_one_ends_at_once() {
         } else {
             let mut events = watch_events::<Node>(&client, Api::all, watcher::Config::default(), reporter);
             read_for(&mut events, Duration::from_mins(10)).await;
-            assert_eq!(
-                *verified_at.borrow(),
-                began,
-                "no watch lasted, and nothing was listed again"
-            );
+            // No watch lasted, and nothing was listed again.
+            assert_eq!(*verified_at.borrow(), began);
         }
         let watches: Vec<_> = api_server.seen().into_iter().filter(|seen| seen.is_watch).collect();
         assert!((10..100).contains(&watches.len()), "{is_of_one}: {}", watches.len());
@@ -404,13 +381,11 @@ async fn a_list_whose_body_stalls_fails_and_a_slow_one_does_not() {
         let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
         let (mut failure, client) = (reporter.failure(), api_server.client());
         let mut listed = if is_of_one {
-            watch_object::<Node>(&client, Api::all, "n", reporter)
-                .map(|state| state.is_ok())
-                .boxed()
+            let states = watch_object::<Node>(&client, Api::all, "n", reporter);
+            states.map(|state| state.is_ok()).boxed()
         } else {
-            watch_events::<Node>(&client, Api::all, watcher::Config::default(), reporter)
-                .map(|event| matches!(event, Ok(Event::InitDone)))
-                .boxed()
+            let events = watch_events::<Node>(&client, Api::all, watcher::Config::default(), reporter);
+            events.map(|event| matches!(event, Ok(Event::InitDone))).boxed()
         };
         let reading = tokio::spawn(async move { while listed.next().await != Some(true) {} });
         let stalled = timeout(Duration::from_mins(1), failure.changed());
@@ -449,10 +424,8 @@ async fn large_objects_are_listed_in_pages_of_bounded_bytes() {
         let expected: Vec<_> = (0..LARGE_LIST[0]).map(|number| format!("n{number}")).collect();
         assert_eq!(listed, expected, "each once, in the order of the list");
         let read = api_server.most_read.load(Ordering::Relaxed);
-        assert!(
-            read <= (4 << 20) + LARGE_LABEL + 200,
-            "{page_size:?}: {read} bytes of one page"
-        );
+        let limit = (4 << 20) + LARGE_LABEL + 200;
+        assert!(read <= limit, "{page_size:?}: {read} bytes of one page");
         let lists = api_server.seen().iter().filter(|seen| !seen.is_watch).count();
         assert!(lists < 40, "{lists}: pages stay small only where objects are large");
         assert_eq!(*failure.borrow(), None);
@@ -480,12 +453,9 @@ async fn an_undecodable_object_is_skipped_and_stops_no_other() {
             Event::InitApply(node) => format!("listed {}", name(node)),
             Event::InitDone => {
                 assert_eq!(undecodable.borrow().keys().collect::<Vec<_>>(), ["odd"]);
-                assert_eq!(
-                    undecodable.borrow()["odd"].metadata.resource_version.as_deref(),
-                    Some("2")
-                );
-                let mut text = String::new();
-                prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+                let version = undecodable.borrow()["odd"].metadata.resource_version.clone();
+                assert_eq!(version.as_deref(), Some("2"));
+                let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
                 let line = "headgate_undecodable_objects{kind=\"Node\"} 1";
                 assert!(text.lines().any(|found| found == line), "{text}");
                 "done".to_owned()
@@ -497,9 +467,7 @@ async fn an_undecodable_object_is_skipped_and_stops_no_other() {
             Event::Delete(node) => format!("deleted {}", name(node)),
         });
     }
-    assert_eq!(
-        seen,
-        ["init", "listed a", "listed z", "done", "applied odd", "deleted a"]
-    );
+    let expected = ["init", "listed a", "listed z", "done", "applied odd", "deleted a"];
+    assert_eq!(seen, expected);
     assert!(undecodable.borrow().is_empty() && failure.borrow().is_none());
 }

@@ -370,10 +370,8 @@ mod tests {
     fn a_closed_hold_admits_writers_while_an_operation_from_before_is_under_way() {
         let now = Instant::now();
         let closes = now + Duration::from_mins(1);
-        let (reopens, last) = (
-            hold(1, closes).reopens_at(),
-            hold(1, closes).expires_at - MIN_TIME_TO_EXPIRY,
-        );
+        let reopens = hold(1, closes).reopens_at();
+        let last = hold(1, closes).expires_at - MIN_TIME_TO_EXPIRY;
         let moment = Duration::from_millis(1);
         for (began, is_confirmed, at, is_admitted) in [
             (closes - moment, true, closes, false),
@@ -467,10 +465,8 @@ mod tests {
         assert_eq!(holds.wait().enter(now), Some(1));
         let mut other_holds = holds.other_holds();
         assert!(holds.publish(None, true, obstacle(), 3), "the loss is reported");
-        assert_eq!(
-            (other_holds.has_changed().unwrap(), *other_holds.borrow_and_update()),
-            (true, 3)
-        );
+        assert!(other_holds.has_changed().unwrap());
+        assert_eq!(*other_holds.borrow_and_update(), 3);
         assert!(!holds.accepts_writes(1, now) && holds.is_released_or_in_use(1));
         holds.publish(Some(hold(2, closes)), true, obstacle(), 3);
         assert!(!other_holds.has_changed().unwrap());

@@ -148,26 +148,20 @@ mod tests {
     fn each_end_of_another_processs_hold_is_counted() {
         let some = |version, holder, second, previous| Some(lease(version, holder, second, previous));
         let free = || some(1, "", 1, "c");
+        let theirs = |second| some(2, "c", second, "c");
+        let twice = vec![free(), theirs(2), some(9, "c", 5, "c"), some(10, "", 5, "c")];
         for (case, states, count) in [
             ("the first observation", vec![free()], 0),
             ("the first observation of a held one", vec![some(1, "c", 1, "c")], 0),
             ("acquired", vec![free(), some(2, "c", 2, "c")], 0),
-            (
-                "acquired and released",
-                vec![free(), some(2, "c", 2, "c"), some(3, "", 2, "c")],
-                1,
-            ),
+            ("acquired and released", vec![free(), theirs(2), some(3, "", 2, "c")], 1),
             ("the same, observed late", vec![free(), some(3, "", 2, "c")], 1),
-            (
-                "twice, observed late",
-                vec![free(), some(2, "c", 2, "c"), some(9, "c", 5, "c"), some(10, "", 5, "c")],
-                2,
-            ),
+            ("twice, observed late", twice, 2),
             ("one after another", vec![some(2, "c", 2, "c"), some(9, "d", 5, "c")], 1),
             ("own", vec![free(), some(2, "h", 7, "c"), some(3, "", 7, "h")], 0),
             ("own, with lost responses", vec![free(), some(3, "", 7, "h")], 0),
             (
-                "own, then another's, observed late",
+                "own, then another's",
                 vec![some(2, "h", 7, "c"), some(5, "", 8, "c")],
                 1,
             ),
@@ -214,9 +208,7 @@ mod tests {
         assert!(observation.observe_watch(lease(13, "", 2, "h")).is_gt());
         // The store was restored from a backup: responses count.
         observation.observe_response(Some(lease(3, "c", 1, "c")));
-        assert_eq!(
-            observation.record().unwrap().lease.resource_version.as_deref(),
-            Some("3")
-        );
+        let version = observation.record().unwrap().lease.resource_version.as_deref();
+        assert_eq!(version, Some("3"));
     }
 }

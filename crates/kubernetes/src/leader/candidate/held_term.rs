@@ -203,11 +203,8 @@ mod tests {
     #[test]
     fn failed_terms_count_no_more_after_a_successful_minute() {
         let began = Clock::System.now();
-        let record = ElectionRecord {
-            failed_terms: 3,
-            ..ElectionRecord::default()
-        };
-        let held = HeldTerm::new(1, began, record);
+        let mut held = HeldTerm::new(1, began, ElectionRecord::default());
+        held.record.failed_terms = 3;
         for (second, failed_terms) in [(0, 3), (59, 3), (60, 0)] {
             let now = began.mono + Duration::from_secs(second);
             assert_eq!(held.failed_terms_before(now), failed_terms, "{second}");
@@ -232,11 +229,8 @@ mod tests {
                 record.successor = has_successor.then(|| "other".to_owned());
             };
             let expected = is_due.then_some(Handover::GaveUp(InabilityReason::Lists));
-            assert_eq!(
-                handover(0, change, record),
-                expected,
-                "{is_unable} {is_reported} {has_successor}"
-            );
+            let found = handover(0, change, record);
+            assert_eq!(found, expected, "{is_unable} {is_reported} {has_successor}");
         }
     }
 }

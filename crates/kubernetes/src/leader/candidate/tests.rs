@@ -2,7 +2,6 @@
 
 use headgate_core::clock::Clock;
 
-use super::super::lease_state::LeaseState;
 use super::super::successor_request::InabilityReason;
 use super::*;
 
@@ -83,27 +82,16 @@ impl Scenario {
         let read = scenario.after(5000, Event::Woke);
         let by = |scenario: &Self| scenario.inputs.now.mono + Duration::from_secs(3);
         assert_eq!(read, Action::Read(by(&scenario)));
-        let released = ElectionRecord {
-            lease: LeaseState {
-                resource_version: Some("1".to_owned()),
-                transitions: 6,
-                acquired: Some(scenario.inputs.now.wall),
-                ..LeaseState::default()
-            },
-            ..ElectionRecord::default()
-        };
+        let mut released = ElectionRecord::default();
+        released.lease.resource_version = Some("1".to_owned());
+        released.lease.transitions = 6;
+        released.lease.acquired = Some(scenario.inputs.now.wall);
         let Action::Write(acquired, deadline) = scenario.after(10, Event::Read(Some(released))) else {
             panic!("the Lease is free")
         };
         assert_eq!(deadline, by(&scenario));
-        assert_eq!(
-            (
-                acquired.lease.holder.as_str(),
-                acquired.lease.transitions,
-                acquired.lease.resource_version.as_deref()
-            ),
-            ("me", 7, Some("1"))
-        );
+        assert_eq!((acquired.lease.holder.as_str(), acquired.lease.transitions), ("me", 7));
+        assert_eq!(acquired.lease.resource_version.as_deref(), Some("1"));
         let renewed = scenario.inputs.now;
         let began = renewed.mono;
         let wait = scenario.after(500, Event::Written(acquired.clone()));
@@ -116,11 +104,8 @@ impl Scenario {
             handover: None,
             throttle: ThrottledUntil::default(),
         });
-        assert_eq!(
-            scenario.candidate.task_target(),
-            target,
-            "the deadline counts from the start of the write"
-        );
+        // The deadline counts from the start of the write.
+        assert_eq!(scenario.candidate.task_target(), target);
         (scenario, acquired)
     }
 }
@@ -140,10 +125,8 @@ fn a_renewal_without_a_response_moves_no_deadline() {
     // The write may have taken effect, so the Lease is read before the next attempt.
     scenario.reads(3000, Event::NoResponse);
     let again = scenario.writes(10, Event::Read(Some(renewal)));
-    assert!(
-        matches!(scenario.after(3000, Event::NoResponse), Action::Read(by) if Some(by) == before),
-        "limited by the term"
-    );
+    let read = scenario.after(3000, Event::NoResponse);
+    assert_eq!(Some(read), before.map(Action::Read), "limited by the term");
     assert_eq!(until(&scenario), before);
     scenario.waits(10, Event::Written(again));
     assert!(until(&scenario) > before);
@@ -159,11 +142,8 @@ fn a_term_past_its_deadline_is_not_continued_by_a_late_response() {
     ] {
         let (mut scenario, _) = Scenario::leading();
         scenario.writes(1500, Event::Woke);
-        let wait = scenario.after(8500, late);
-        assert_eq!(
-            wait,
-            Action::Wait(Some(scenario.inputs.now.mono + Duration::from_secs(3)))
-        );
+        let until = scenario.waits(8500, late);
+        assert_eq!(until, scenario.inputs.now.mono + Duration::from_secs(3));
         assert_eq!(scenario.candidate.task_target(), TaskTarget::Stop { abort: false });
         // It does not contend until its work has ended.
         assert_eq!(scenario.after(3000, Event::Woke), Action::Wait(None));
@@ -185,11 +165,8 @@ fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
     assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
     scenario.reads(10, Event::Conflict);
     let others = ElectionRecord::default().acquired("other", 8, scenario.inputs.now.wall);
-    assert_eq!(
-        scenario.after(10, Event::Read(Some(others))),
-        Action::Stop,
-        "another holder's Lease stays as it is"
-    );
+    // Another holder's Lease stays as it is.
+    assert_eq!(scenario.after(10, Event::Read(Some(others))), Action::Stop);
 }
 
 #[test]
@@ -244,9 +221,10 @@ fn only_who_creates_the_ledger_and_knows_of_no_lease_leads_at_once() {
     };
     let deleted = after_ledger(has_led, Event::LedgerCreated);
     assert!(is_unheld(&deleted), "{deleted:?}");
+    // Terms are counted on.
     assert!(
         matches!(&deleted, Action::Write(record, _) if record.lease.transitions == 3),
-        "terms are counted on: {deleted:?}"
+        "{deleted:?}"
     );
     // Without the right to create it.
     let refused = after_ledger(|_| (), Event::Refused);
@@ -271,9 +249,8 @@ fn a_lease_missing_beside_a_ledger_is_created_first_and_acquired_later() {
     let millis = u64::try_from((read_at - scenario.inputs.now.mono).as_millis()).unwrap();
     assert!(millis <= 14_000);
     scenario.reads(14_000, Event::Woke);
-    assert!(
-        matches!(scenario.after(10, Event::Read(Some(created))), Action::Write(acquired, _) if acquired.lease.transitions == 1)
-    );
+    let acquired = scenario.writes(10, Event::Read(Some(created)));
+    assert_eq!(acquired.lease.transitions, 1);
 }
 
 /// That lists fail, since now.
@@ -345,10 +322,8 @@ fn only_a_candidate_that_may_be_better_volunteers() {
                 assert!(volunteers);
                 assert_eq!(written, expected, "nothing else changes");
                 let read_at = scenario.waits(10, Event::Written(written));
-                assert!(
-                    read_at - scenario.inputs.now.mono >= Duration::from_secs(4),
-                    "as after a read"
-                );
+                let wait = read_at - scenario.inputs.now.mono;
+                assert!(wait >= Duration::from_secs(4), "as after a read");
                 assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
             }
             action => assert!(!volunteers && matches!(action, Action::Wait(Some(_))), "{action:?}"),
@@ -359,10 +334,9 @@ fn only_a_candidate_that_may_be_better_volunteers() {
 #[test]
 fn a_candidate_that_gave_up_leaves_a_free_lease_to_others_first() {
     let mut scenario = Scenario::new();
-    let released = ElectionRecord::default()
-        .acquired("me", 3, scenario.inputs.now.wall)
-        .released(0, scenario.inputs.now.wall);
-    let released = released.gave_up("me", InabilityReason::Lists, scenario.inputs.now.wall);
+    let now = scenario.inputs.now.wall;
+    let released = ElectionRecord::default().acquired("me", 3, now).released(0, now);
+    let released = released.gave_up("me", InabilityReason::Lists, now);
     scenario.reads(5000, Event::Woke);
     scenario.waits(10, Event::Read(Some(released.clone())));
     // Alone, it leads again.
@@ -386,10 +360,8 @@ fn remaining(record: &ElectionRecord, now: Moment) -> i64 {
 
 /// A leader's record when it released the Lease, throttled for 30 s, with a clock that shows `ahead` more than the scenario's.
 fn released_by_another(scenario: &Scenario, ahead: jiff::SignedDuration) -> ElectionRecord {
-    let theirs = Moment {
-        wall: scenario.inputs.now.wall + ahead,
-        ..scenario.inputs.now
-    };
+    let mut theirs = scenario.inputs.now;
+    theirs.wall += ahead;
     let held = ElectionRecord::default().acquired("other", 3, theirs.wall);
     held.released(0, theirs.wall)
         .reported(None, throttled_writes(theirs, 30), theirs)

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use headgate_core::clock::Clock;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
@@ -78,10 +79,8 @@ impl ApiServer {
         }
         let version = state.version;
         if parameter("limit") == Some("1") {
-            assert_eq!(
-                query, "limit=1",
-                "no selector that the API server has to search for, and no version"
-            );
+            // No selector that the API server has to search for, and no version.
+            assert_eq!(query, "limit=1");
             state.checks += 1;
         } else {
             state.lists.push((Instant::now(), version));
@@ -90,19 +89,14 @@ impl ApiServer {
             r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},
                 "items":[{{"metadata":{{"name":"n","resourceVersion":"{version}"}}}}]}}"#
         );
-        Ok(Response::new(
-            Full::from(text).map_err(|never| match never {}).boxed_unsync(),
-        ))
+        let body = Full::from(text).map_err(|never| match never {});
+        Ok(Response::new(body.boxed_unsync()))
     }
 }
 
 /// Reads a stream in the background, and returns its failure.
 fn read(api_server: &ApiServer, config: watcher::Config) -> watch::Receiver<Option<super::super::WatchFailure>> {
-    let reporter = WatchReporter::new(
-        "nodes",
-        WatchErrorCounter::default(),
-        headgate_core::clock::Clock::System,
-    );
+    let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
     let failure = reporter.failure();
     let mut events = watch_events::<Node>(&api_server.client(), Api::all, config, reporter);
     tokio::spawn(async move { while events.next().await.is_some() {} });
@@ -119,11 +113,8 @@ async fn versions_that_go_backwards_lead_to_a_list_within_one_period_of_the_watc
         {
             let state = api_server.state();
             assert_eq!(state.lists.len(), 1, "nothing is wrong");
-            assert_eq!(
-                state.watches,
-                state.checks + 1,
-                "one check for each period but the first"
-            );
+            // One check for each period but the first.
+            assert_eq!(state.watches, state.checks + 1);
             assert!(state.checks.abs_diff(checks_in_an_hour) <= 1, "{}", state.checks);
         }
         api_server.state().version = 900_000;
@@ -150,14 +141,21 @@ async fn stream_of_one_object_lists_it_in_each_period() {
     assert_eq!(*failure.borrow(), None);
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_outage_ends_with_a_verification_even_if_it_began_right_after_a_list() {
-    for fields in [Some("metadata.name=n"), None] {
+/// Streams of all Nodes and of one, whose watches last so many seconds, and their failures.
+fn both_streams(period: u32) -> impl Iterator<Item = (ApiServer, watch::Receiver<Option<super::super::WatchFailure>>)> {
+    [Some("metadata.name=n"), None].into_iter().map(move |fields| {
+        println!("{fields:?}");
         let api_server = ApiServer::default();
         api_server.state().version = 1000;
-        let config = watcher::Config::default().timeout(20);
-        let config = fields.into_iter().fold(config, watcher::Config::fields);
-        let failure = read(&api_server, config);
+        let config = watcher::Config::default().timeout(period);
+        let failure = read(&api_server, fields.into_iter().fold(config, watcher::Config::fields));
+        (api_server, failure)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_ends_with_a_verification_even_if_it_began_right_after_a_list() {
+    for (api_server, failure) in both_streams(20) {
         sleep(Duration::from_secs(5)).await;
         api_server.state().is_away = true;
         sleep(Duration::from_mins(2)).await;
@@ -166,19 +164,14 @@ async fn an_outage_ends_with_a_verification_even_if_it_began_right_after_a_list(
         // The longest backoff, with its jitter.
         sleep(Duration::from_secs(65)).await;
         let lists = api_server.state().lists.clone();
-        assert!(lists.len() >= 2 && lists[1].1 == 900, "{fields:?}: {lists:?}");
+        assert!(lists.len() >= 2 && lists[1].1 == 900, "{lists:?}");
         assert_eq!(*failure.borrow(), None);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_short_outage_right_after_a_verification_ends_with_another_one() {
-    for fields in [Some("metadata.name=n"), None] {
-        let api_server = ApiServer::default();
-        api_server.state().version = 1000;
-        let config = watcher::Config::default().timeout(3);
-        let config = fields.into_iter().fold(config, watcher::Config::fields);
-        let failure = read(&api_server, config);
+    for (api_server, failure) in both_streams(3) {
         // The first watch has ended after 3 s.
         sleep(Duration::from_secs(4)).await;
         api_server.state().is_away = true;
@@ -188,31 +181,20 @@ async fn a_short_outage_right_after_a_verification_ends_with_another_one() {
         api_server.come_back(900);
         sleep(Duration::from_secs(3)).await;
         let lists = api_server.state().lists.clone();
-        assert!(
-            lists.iter().any(|(_, version)| *version == 900),
-            "{fields:?}: {lists:?}"
-        );
+        assert!(lists.iter().any(|(_, version)| *version == 900), "{lists:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn watches_that_are_refused_after_a_list_end_with_a_verification() {
-    for fields in [Some("metadata.name=n"), None] {
-        let api_server = ApiServer::default();
-        (api_server.state().version, api_server.state().refuses_watches) = (1000, true);
-        let config = fields
-            .into_iter()
-            .fold(watcher::Config::default(), watcher::Config::fields);
-        let failure = read(&api_server, config);
+    for (api_server, failure) in both_streams(290) {
+        api_server.state().refuses_watches = true;
         sleep(Duration::from_secs(5)).await;
         assert!(failure.borrow().is_some());
         (api_server.state().version, api_server.state().refuses_watches) = (900, false);
         sleep(Duration::from_secs(30)).await;
         let lists = api_server.state().lists.clone();
-        assert!(
-            lists.iter().any(|(_, version)| *version == 900),
-            "{fields:?}: {lists:?}"
-        );
+        assert!(lists.iter().any(|(_, version)| *version == 900), "{lists:?}");
     }
 }
 
@@ -220,14 +202,8 @@ async fn watches_that_are_refused_after_a_list_end_with_a_verification() {
 fn only_a_watch_from_a_version_resumes() {
     let parameters = |uri: &'static str| Parameters::new(&Uri::from_static(uri));
     let watch = parameters("/api/v1/nodes?&watch=true&timeoutSeconds=50&resourceVersion=17&allowWatchBookmarks=true");
-    let expected = Parameters {
-        is_watch: true,
-        version: Some(17),
-    };
-    assert_eq!(watch, expected);
-    assert_eq!(
-        parameters("/api/v1/nodes?limit=500&continue=abc"),
-        Parameters::default()
-    );
-    assert_eq!(parameters("/api/v1/nodes"), Parameters::default());
+    assert_eq!((watch.is_watch, watch.version), (true, Some(17)));
+    for list in ["/api/v1/nodes?limit=500&continue=abc", "/api/v1/nodes"] {
+        assert_eq!(parameters(list), Parameters::default());
+    }
 }

@@ -6,24 +6,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-const WAITING: Demand = Demand {
-    has_waiters: true,
-    ..NOTHING
-};
-const KEPT: Demand = Demand {
-    keep_hold: true,
-    ..NOTHING
-};
-const NOTHING: Demand = Demand {
-    has_waiters: false,
-    keep_hold: false,
-    kept_until: None,
-    has_written: false,
-};
-const WRITTEN: Demand = Demand {
-    has_written: true,
-    ..NOTHING
-};
+const WAITING: Demand = demand(true, false, false);
+const KEPT: Demand = demand(false, true, false);
+const NOTHING: Demand = demand(false, false, false);
+const WRITTEN: Demand = demand(false, false, true);
+
+const fn demand(has_waiters: bool, keep_hold: bool, has_written: bool) -> Demand {
+    Demand {
+        has_waiters,
+        keep_hold,
+        kept_until: None,
+        has_written,
+    }
+}
 
 /// The API server, a state machine, and the time.
 struct World {
@@ -95,10 +90,8 @@ impl World {
 
     /// Carries a request out, as the API server does.
     fn respond(&mut self, request: &Request) -> Response {
-        let present = self
-            .lease
-            .as_ref()
-            .and_then(|lease| lease.metadata.resource_version.clone());
+        let present = self.lease.as_ref().map(|lease| &lease.metadata.resource_version);
+        let present = present.cloned().flatten();
         let followed = match request {
             Request::Read => return Ok(self.lease.clone()),
             Request::Create(_) => None,
@@ -138,9 +131,7 @@ impl World {
                     });
                     self.send(&request);
                 }
-                Step::Wait(until) => {
-                    return (sent.join(" "), until.map(|until| until - self.now.mono));
-                }
+                Step::Wait(until) => return (sent.join(" "), until.map(|until| until - self.now.mono)),
             }
         }
         panic!("no end: {sent:?}");
@@ -158,18 +149,8 @@ fn each_state_of_the_lease_has_its_requests() {
         ("another's", held("ccm", 900), "read", "read"),
         ("another's, expired", held("ccm", 901), "read acquire", "read"),
         ("leftover", held("headgate", 1), "read acquire", "read release"),
-        (
-            "leftover in another case",
-            held("Headgate", 1),
-            "read acquire",
-            "read release",
-        ),
-        (
-            "leftover, expired",
-            held("headgate", 901),
-            "read acquire",
-            "read release",
-        ),
+        ("in another case", held("Headgate", 1), "read acquire", "read release"),
+        ("expired", held("headgate", 901), "read acquire", "read release"),
     ] {
         assert_eq!(World::new(lease.clone()).settle(WAITING).0, waiting, "{state}");
         assert_eq!(World::new(lease).settle(NOTHING).0, nothing, "{state}");
@@ -216,20 +197,15 @@ fn a_waiting_writer_gets_the_lease_by_watch_expiry_or_read() {
     world.put(theirs.clone());
     // No watch yet.
     let wait = world.settle(WAITING).1.unwrap();
-    assert!(
-        wait >= UNWATCHED_READ_INTERVAL && wait < UNWATCHED_READ_INTERVAL * 2,
-        "{wait:?}"
-    );
+    let unwatched = UNWATCHED_READ_INTERVAL..UNWATCHED_READ_INTERVAL * 2;
+    assert!(unwatched.contains(&wait), "{wait:?}");
     world.watch();
     world.pass(wait);
     let wait = world.settle(WAITING);
     assert!(wait.0 == "read" && wait.1.unwrap() >= WATCHED_READ_INTERVAL, "{wait:?}");
     world.machine.handle_watch_error(world.now);
     let wait = world.settle(WAITING);
-    assert!(
-        wait.0.is_empty() && wait.1.unwrap() < UNWATCHED_READ_INTERVAL * 2,
-        "{wait:?}"
-    );
+    assert!(wait.0.is_empty() && wait.1.unwrap() < unwatched.end, "{wait:?}");
     // No writer waits: no requests.
     assert_eq!(world.settle(NOTHING), (String::new(), None));
 
@@ -261,10 +237,8 @@ fn after_a_conflict_the_lease_is_read_again() {
     world.put(world.held("ccm", SECOND));
     world.send(&acquire);
     assert_eq!(world.settle(WAITING).0, "read");
-    assert!(matches!(
-        world.machine.obstacle(world.now),
-        LockError::Held { holder, .. } if holder == "ccm"
-    ));
+    let obstacle = world.machine.obstacle(world.now);
+    assert!(matches!(obstacle, LockError::Held { holder, .. } if holder == "ccm"));
     // A Lease that another process has created meanwhile is acquired.
     let mut world = World::new(None);
     world.settle(NOTHING);
@@ -276,9 +250,8 @@ fn after_a_conflict_the_lease_is_read_again() {
     let mut sent = 0;
     while let Step::Send(request) = world.machine.next(NOTHING, world.now) {
         sent += 1;
-        world
-            .machine
-            .handle_response(&request, Err(LeaseError::Conflict), world.now);
+        let conflict = Err(LeaseError::Conflict);
+        world.machine.handle_response(&request, conflict, world.now);
     }
     assert!(sent <= 4, "{sent}");
     // So do those of writes alone, while reads succeed.
@@ -310,10 +283,8 @@ fn only_an_own_hold_is_released() {
         world.put(world.held(holder, SECOND));
         let (sent, _) = world.settle(WRITTEN);
         assert_eq!(sent, "release read");
-        assert_eq!(
-            (world.record().lease.holder.as_str(), world.machine.hold()),
-            (holder, None)
-        );
+        assert_eq!(world.record().lease.holder, holder);
+        assert_eq!(world.machine.hold(), None);
     }
     // It was deleted.
     let mut world = World::new(None);

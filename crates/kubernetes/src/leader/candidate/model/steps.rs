@@ -257,9 +257,9 @@ impl Election {
         record.lease.resource_version = version;
         state.lease = Some(record.clone());
         // What follows an older version need not arrive.
-        let is_older =
-            |request: &mut Action| matches!(request, Action::Write(late, _) if late.lease.resource_version.is_some());
-        state.late.take_if(is_older);
+        state
+            .late
+            .take_if(|request| matches!(request, Action::Write(late, _) if late.lease.resource_version.is_some()));
         record
     }
 
@@ -399,24 +399,19 @@ impl State {
 
     /// What can become of a request.
     fn deliveries(&self, request: &Action, deadline: u64) -> impl Iterator<Item = Delivery> {
+        use Delivery::{AnswerLost, Answered, Late, Lost, Slow};
         let is_write = !matches!(request, Action::Read(_));
         let is_sent_in_time = self.now < deadline;
         let may_fail = self.left.contains(&Fault) && is_sent_in_time;
         let (may_be_slow, may_be_late) = (deadline > self.now + GRID, self.late.is_none());
-        let all = [
-            Delivery::Answered,
-            Delivery::Slow,
-            Delivery::AnswerLost,
-            Delivery::Lost,
-            Delivery::Late,
-        ];
+        let all = [Answered, Slow, AnswerLost, Lost, Late];
         all.into_iter().filter(move |delivery| match delivery {
-            Delivery::Answered => is_sent_in_time,
-            Delivery::Slow => may_fail && may_be_slow,
-            Delivery::Late => may_fail && is_write && may_be_late,
+            Answered => is_sent_in_time,
+            Slow => may_fail && may_be_slow,
+            Late => may_fail && is_write && may_be_late,
             // After a pause nobody waits for the answer.
-            Delivery::AnswerLost => (may_fail && is_write) || !is_sent_in_time,
-            Delivery::Lost => may_fail || !is_sent_in_time,
+            AnswerLost => (may_fail && is_write) || !is_sent_in_time,
+            Lost => may_fail || !is_sent_in_time,
         })
     }
 
