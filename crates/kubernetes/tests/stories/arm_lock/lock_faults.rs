@@ -85,14 +85,11 @@ async fn the_lease_is_not_released_while_a_dropped_write_may_arrive() {
     let write = timeout(SECOND, guard.write(std::future::pending::<()>()));
     assert!(write.await.is_err());
     drop(guard);
-    let Fixture {
-        fake, locker, others, ..
-    } = fixture;
-    assert!(locker.end().await < SECOND);
-    assert_eq!(others.holder().await, "headgate");
-    let next = Locker::new(fake.client().0, LEASE, "headgate", Clock::System);
+    assert!(fixture.locker.end().await < SECOND);
+    assert_eq!(fixture.others.holder().await, "headgate");
+    let next = Locker::new(fixture.fake.client().0, LEASE, "headgate", Clock::System);
     sleep(SECOND).await;
-    assert_eq!(others.holder().await, "");
+    assert_eq!(fixture.others.holder().await, "");
     drop(next);
 }
 
@@ -182,10 +179,8 @@ async fn a_hold_survives_a_restart_of_the_api_server() {
     guard.release().await;
     assert!(left.elapsed() <= 3 * SECOND, "{:?}", left.elapsed());
     let error = fixture.locker.acquire_within(SECOND).await.unwrap_err();
-    assert!(
-        matches!(error, LockError::Closed { .. } | LockError::Failed { .. }),
-        "{error}"
-    );
+    let is_expected = matches!(error, LockError::Closed { .. } | LockError::Failed { .. });
+    assert!(is_expected, "{error}");
     sleep(12 * SECOND).await;
     assert_eq!(fixture.others.holder().await, "", "released as soon as possible");
     // The watch continues.
@@ -218,10 +213,8 @@ async fn after_any_fault_the_lease_is_soon_released() {
             let guard = fixture.locker.acquire_within(3 * SECOND).await;
             assert!(began.elapsed() <= 3 * SECOND, "{fault:?}");
             if let Err(error) = &guard {
-                assert!(
-                    matches!(error, LockError::Failed { .. } | LockError::Timeout { .. }),
-                    "{fault:?}: {error}"
-                );
+                let is_expected = matches!(error, LockError::Failed { .. } | LockError::Timeout { .. });
+                assert!(is_expected, "{fault:?}: {error}");
             }
             drop(guard);
             sleep(5 * SECOND).await;

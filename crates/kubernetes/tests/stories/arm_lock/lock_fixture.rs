@@ -82,7 +82,6 @@ pub(crate) async fn soon(what: &str, mut condition: impl AsyncFnMut() -> bool) {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(10 * SECOND, wait)
-        .await
-        .unwrap_or_else(|_| panic!("not soon: {what}"));
+    let is_over = timeout(10 * SECOND, wait).await.is_ok();
+    assert!(is_over, "not soon: {what}");
 }

@@ -21,10 +21,8 @@ struct CriticalSection {
 
 impl CriticalSection {
     async fn stay(&self, count: &AtomicU32, time: Duration) {
-        assert!(
-            !self.taken.swap(true, Ordering::SeqCst),
-            "both processes hold the Lease"
-        );
+        let is_taken = self.taken.swap(true, Ordering::SeqCst);
+        assert!(!is_taken, "both processes hold the Lease");
         count.fetch_add(1, Ordering::SeqCst);
         sleep(time).await;
         self.taken.store(false, Ordering::SeqCst);
@@ -85,10 +83,7 @@ async fn take_turns(client: impl Fn() -> Client, lease: &str, rounds: u32, notic
     };
     writes.await.unwrap();
     reconciles.await.unwrap();
-    let (ours, theirs) = (
-        section.ours.load(Ordering::SeqCst),
-        section.theirs.load(Ordering::SeqCst),
-    );
+    let [ours, theirs] = [&section.ours, &section.theirs].map(|count| count.load(Ordering::SeqCst));
     let noticed = *locker.released_by_others().borrow() - start;
     println!("{ours} own holds, {theirs} of the other process; noticed: {noticed}");
     assert!(ours == rounds && theirs >= rounds);

@@ -114,12 +114,8 @@ async fn scenario(disturbances: Vec<Timed>, holds: Arc<AtomicU32>) {
         let (client, line) = fake.client();
         let locker = Locker::new(client, LEASE, "headgate", clock.clone());
         for seed in 1..4 {
-            tasks.spawn(write_repeatedly(
-                locker.handle(),
-                fake.clone(),
-                seed,
-                Arc::clone(&holds),
-            ));
+            let (lock, fake, holds) = (locker.handle(), fake.clone(), Arc::clone(&holds));
+            tasks.spawn(write_repeatedly(lock, fake, seed, holds));
         }
         (locker, line)
     };

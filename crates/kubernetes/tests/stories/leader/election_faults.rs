@@ -24,24 +24,18 @@ async fn after_each_of_300_lost_leaders_there_is_one_new_leader() {
     for kind in ["killed", "frozen", "cut off"] {
         let mut times = Vec::new();
         for round in 0..100_u32 {
-            election
-                .pass(SECOND * 5 + Duration::from_millis(u64::from(round * 37 % 2000)))
-                .await;
-            let index = candidates
-                .iter()
-                .position(|candidate| candidate.name == holder)
-                .unwrap();
+            let after = SECOND * 5 + Duration::from_millis(u64::from(round * 37 % 2000));
+            election.pass(after).await;
+            let is_leader = |candidate: &TestCandidate| candidate.name == holder;
+            let index = candidates.iter().position(is_leader).unwrap();
             match kind {
                 "killed" => {
                     candidates.swap_remove(index).kill();
                     candidates.push(election.candidate(&format!("m{round}"), i64::from(round % 7) * 100 - 300));
                 }
                 "frozen" => candidates[index].freeze(true),
-                _ => candidates[index].line.set(if round % 2 == 0 {
-                    Fault::CutOff
-                } else {
-                    Fault::AnswerLost
-                }),
+                _ if round % 2 == 0 => candidates[index].line.set(Fault::CutOff),
+                _ => candidates[index].line.set(Fault::AnswerLost),
             }
             let (next, successor, took) = election.leader_after(number, LEADER_TIMEOUT).await;
             times.push(took);
@@ -133,15 +127,10 @@ fn apply(
 async fn scenario(disturbances: Vec<Timed>) {
     let election = ElectionFixture::new(3);
     let mut candidates = election.candidates(3);
-    let mut edges: Vec<_> = disturbances
-        .iter()
-        .flat_map(|(at, index, disturbance, lasts)| {
-            [
-                (*at, *index, *disturbance, true),
-                (at + lasts, *index, *disturbance, false),
-            ]
-        })
-        .collect();
+    let edges = disturbances.iter().flat_map(|(at, index, disturbance, lasts)| {
+        [(*at, true), (at + lasts, false)].map(|(at, begins)| (at, *index, *disturbance, begins))
+    });
+    let mut edges: Vec<_> = edges.collect();
     edges.sort_by_key(|(at, ..)| *at);
     let (mut now, mut fresh, mut killed) = (0, 0, [0_u32; 3]);
     for (at, index, disturbance, begins) in edges {
@@ -162,26 +151,18 @@ async fn scenario(disturbances: Vec<Timed>) {
         candidate.line.set(Fault::None);
         candidate.work.send_replace(Work::Writes(Duration::ZERO));
     }
-    let failed = disturbances
-        .iter()
-        .any(|(_, _, disturbance, _)| matches!(disturbance, Disturbance::Work(Work::Panics(_))));
+    let fails = |(_, _, disturbance, _): &Timed| matches!(disturbance, Disturbance::Work(Work::Panics(_)));
     // If work failed, instances abstain.
-    let limit = if failed {
-        LEADER_TIMEOUT + Duration::from_mins(10)
-    } else {
-        LEADER_TIMEOUT
-    };
-    election.leader_after(-1, limit).await;
+    let abstain = Duration::from_mins(if disturbances.iter().any(fails) { 10 } else { 0 });
+    election.leader_after(-1, LEADER_TIMEOUT + abstain).await;
     // Delayed requests may still arrive.
     election.pass(15 * SECOND).await;
     election.leader_after(-1, LEADER_TIMEOUT).await;
     election.pass(2 * SECOND).await;
     let leader = election.leader();
     election.pass(40 * SECOND).await;
-    assert!(
-        leader.is_some() && election.leader() == leader,
-        "the leader does not change: {leader:?}"
-    );
+    let is_same = leader.is_some() && election.leader() == leader;
+    assert!(is_same, "the leader does not change: {leader:?}");
 }
 
 #[test]

@@ -39,6 +39,14 @@ pub(crate) enum Work {
     IgnoresEnd,
 }
 
+/// What the work of a leader reports about the Nodes.
+pub(crate) fn nodes(nodes: usize, has_healthy_peer: bool) -> NodeSummary {
+    NodeSummary {
+        nodes,
+        has_healthy_peer,
+    }
+}
+
 /// The terms and writes of all candidates.
 #[derive(Default)]
 pub(crate) struct Journal {
@@ -174,10 +182,7 @@ impl ElectionFixture {
         let wall: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         Self {
             fake: FakeApi::default(),
-            nodes: watch::Sender::new(Some(NodeSummary {
-                nodes: candidates,
-                has_healthy_peer: true,
-            })),
+            nodes: watch::Sender::new(Some(nodes(candidates, true))),
             placement: CandidatePlacement::EveryNode,
             journal: Arc::default(),
             anchor: Clock::anchored(wall).now(),
@@ -223,12 +228,8 @@ impl ElectionFixture {
             metrics: LeaderMetrics::default(),
             clock,
         });
-        let (journal, holder, kinds, frozen_work) = (
-            Arc::clone(&self.journal),
-            name.to_owned(),
-            kind.subscribe(),
-            thawed.clone(),
-        );
+        let (journal, holder) = (Arc::clone(&self.journal), name.to_owned());
+        let (kinds, frozen_work) = (kind.subscribe(), thawed.clone());
         let (fake, nodes) = (self.fake.clone(), self.nodes.subscribe());
         let begin = move |term: Term| {
             let reports = report_nodes(term.clone(), nodes.clone());

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::{
-    CANDIDATES_ANNOTATION, CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaseName, NodeSummary, Term,
-    candidate_identity,
+    CANDIDATES_ANNOTATION, CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaseName, Term, candidate_identity,
 };
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::control_plane;
@@ -17,6 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+
+use super::election_fixture::nodes;
 
 struct Candidate {
     terms: watch::Receiver<Option<Term>>,
@@ -33,10 +34,7 @@ fn candidate(client: Client, lease: LeaseName, clock: Clock) -> Candidate {
     let terms = elector.terms();
     let stop = CancellationToken::new();
     let work = |term: Term| async move {
-        term.report_nodes(Some(NodeSummary {
-            nodes: 2,
-            has_healthy_peer: true,
-        }));
+        term.report_nodes(Some(nodes(2, true)));
         term.handover_requested().await;
         Ok::<_, String>(())
     };
@@ -81,22 +79,15 @@ async fn run_election(client: impl Fn() -> Client, name: &str, clock: Clock) {
     assert_eq!(number, 1);
 
     // An annotation of others stays, and ends no term.
-    let patch = json!({"metadata": {"annotations": {"other": "1"}}});
-    leases
-        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .unwrap();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {"other": "1"}}}));
+    let patched = leases.patch(name, &PatchParams::default(), &patch).await;
+    patched.unwrap();
     // Long enough for the other candidate to read term 1 as well: a candidate that has not seen it numbers its own term 1.
     sleep(Duration::from_secs(16)).await;
     assert_eq!(current_term(both[first]), Some(1));
     let annotations = leases.get(name).await.unwrap().metadata.annotations.unwrap();
-    assert_eq!(
-        (
-            annotations["other"].as_str(),
-            annotations[CANDIDATES_ANNOTATION].as_str()
-        ),
-        ("1", "2")
-    );
+    let found = ["other", CANDIDATES_ANNOTATION].map(|name| annotations[name].as_str());
+    assert_eq!(found, ["1", "2"]);
 
     // The Lease is deleted: there are never two leaders, then there is one.
     leases.delete(name, &DeleteParams::default()).await.unwrap();
@@ -113,10 +104,8 @@ async fn run_election(client: impl Fn() -> Client, name: &str, clock: Clock) {
         assert!(candidate.terms.borrow().is_none());
     }
     let spec = leases.get(name).await.unwrap().spec.unwrap();
-    assert_eq!(
-        (spec.holder_identity.as_deref(), spec.lease_transitions),
-        (Some(""), Some(3))
-    );
+    assert_eq!(spec.holder_identity.as_deref(), Some(""));
+    assert_eq!(spec.lease_transitions, Some(3));
 }
 
 #[tokio::test(start_paused = true)]
