@@ -7,7 +7,7 @@ use std::process::Output;
 
 use headgate_azure::PoolId;
 use headgate_azure_emulator::{entries_of, pools_in, probed_load_balancer};
-use headgate_controller::admin_state::{Ledger, LedgerChange};
+use headgate_controller::admin_state::{Ledger, LedgerChange, LedgerEntry};
 use headgate_controller::pool::EntryKey;
 use headgate_kubernetes::Decoded;
 use headgate_sandbox::control_plane::ControlPlane;
@@ -226,7 +226,11 @@ impl World {
             let id =
                 format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}/backendAddressPools/{pool}");
             let (id, key) = (PoolId::parse(&id).unwrap(), EntryKey::from_text(key));
-            ledger.apply(LedgerChange::new(&id, &key, Some(record.parse().unwrap())));
+            ledger.apply(LedgerChange::new(
+                &id,
+                &key,
+                Some(LedgerEntry::try_from((*record).to_owned()).unwrap()),
+            ));
         }
         let mut text = serde_json::to_value(&ledger).unwrap();
         text["version"] = json!(1);

@@ -39,16 +39,16 @@ async fn an_evacuation_of_another_instigator_is_carried_out_without_any_maintena
     assert!(world.evacuation("web").await.is_none());
     assert!(world.is_given_back("one"));
     // Nothing needs the pods of its node any more.
-    let of_node = || {
+    let requested = || {
         let requests = world.fake.requests();
         let selectors = requests.iter().filter_map(|request| request.query.get("fieldSelector"));
         selectors.filter(|selector| *selector == "spec.nodeName=one").count()
     };
-    let before = of_node();
+    let before = requested();
     leader.faults.cut_watches();
     sleep(MINUTE).await;
     assert!(before > 0);
-    assert_eq!(of_node(), before);
+    assert_eq!(requested(), before);
 }
 
 #[tokio::test(start_paused = true)]
