@@ -271,28 +271,16 @@ mod tests {
 
     #[test]
     fn endpoints_of_known_clouds() {
+        use AzureCloud::{China, Public, UsGovernment};
+        let (usgov, core) = ("usgovcloudapi.net", "core.usgovcloudapi.net");
         for (cloud, arm, login, audience) in [
-            (
-                AzureCloud::Public,
-                "management.azure.com",
-                "microsoftonline.com",
-                "azure.com",
-            ),
-            (
-                AzureCloud::China,
-                "management.chinacloudapi.cn",
-                "chinacloudapi.cn",
-                "chinacloudapi.cn",
-            ),
-            (
-                AzureCloud::UsGovernment,
-                "management.usgovcloudapi.net",
-                "microsoftonline.us",
-                "core.usgovcloudapi.net",
-            ),
+            (Public, "azure.com", "microsoftonline.com", "azure.com"),
+            (China, "chinacloudapi.cn", "chinacloudapi.cn", "chinacloudapi.cn"),
+            (UsGovernment, usgov, "microsoftonline.us", core),
         ] {
             let endpoints = Endpoints::for_cloud(cloud);
-            assert_eq!(endpoints.resource_manager.to_string(), format!("https://{arm}:443"));
+            let resource_manager = format!("https://management.{arm}:443");
+            assert_eq!(endpoints.resource_manager.to_string(), resource_manager);
             assert_eq!(endpoints.authority.to_string(), format!("https://login.{login}:443"));
             assert_eq!(endpoints.audience, format!("https://management.{audience}"));
         }

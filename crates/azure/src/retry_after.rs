@@ -74,11 +74,8 @@ mod tests {
                 .iter()
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
                 .collect();
-            assert_eq!(
-                parse_retry_after(&map, now),
-                wait.map(Duration::from_millis),
-                "{headers:?}"
-            );
+            let wait = wait.map(Duration::from_millis);
+            assert_eq!(parse_retry_after(&map, now), wait, "{headers:?}");
         }
     }
 }

@@ -465,10 +465,8 @@ mod tests {
         for nothing in [&[][..], &["missing"], &[""], &[empty, "missing"]] {
             assert_eq!(chosen(nothing, None).await, "service account", "{nothing:?}");
             let error = chosen(nothing, Some("a")).await;
-            assert!(
-                error.contains("cannot be used") && error.contains("context: a"),
-                "{error}"
-            );
+            let is_named = error.contains("cannot be used") && error.contains("context: a");
+            assert!(is_named, "{error}");
         }
         for files in [&[USABLE][..], &["missing", USABLE], &[USABLE, "missing"]] {
             assert_eq!(chosen(files, None).await, "https://a.example/", "{files:?}");

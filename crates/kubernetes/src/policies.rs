@@ -117,15 +117,12 @@ mod tests {
                 let user = json!({"username": "system:serviceaccount:kube-system:headgate"});
                 (201, json!({"metadata": {}, "status": {"userInfo": user}}))
             } else if code == 200 {
-                (
-                    code,
-                    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "n"}}),
-                )
+                let found =
+                    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": "n"}});
+                (code, found)
             } else {
-                (
-                    code,
-                    json!({"status": "Failure", "message": message, "reason": "", "code": code}),
-                )
+                let failure = json!({"status": "Failure", "message": message, "reason": "", "code": code});
+                (code, failure)
             };
             let body = Body::from(body.to_string().into_bytes());
             async move { Response::builder().status(code).body(body) }

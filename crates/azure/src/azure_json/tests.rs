@@ -69,11 +69,8 @@ fn file_below_a_secret_must_only_be_readable() {
 fn yaml_booleans_types_and_empty_files() {
     for empty in ["", "{}", "---\n", "null"] {
         let azure = loaded(empty).unwrap();
-        assert_eq!(
-            (azure.cloud, azure.credential),
-            (AzureCloud::Public, Credential::None),
-            "{empty:?}"
-        );
+        assert_eq!(azure.cloud, AzureCloud::Public, "{empty:?}");
+        assert_eq!(azure.credential, Credential::None, "{empty:?}");
         assert_eq!(azure.subscription_id, None, "{empty:?}");
     }
     let text =
@@ -104,10 +101,8 @@ fn cloud_config_type_selects_file_or_secret() {
         assert_eq!(azure.user_agent.as_deref(), agent, "{kind:?}");
     }
     let errors = with("cloudConfigType: both\n", secret, &[]).unwrap_err();
-    assert_eq!(
-        errors,
-        ["f:1: cloudConfigType: \"both\" is not allowed; allowed: file, secret or merge"]
-    );
+    let expected = "f:1: cloudConfigType: \"both\" is not allowed; allowed: file, secret or merge";
+    assert_eq!(errors, [expected]);
 }
 
 #[test]
@@ -129,10 +124,8 @@ fn every_mistake_is_reported_and_no_secret() {
         "aadClientSecret: hunter2\n  x: y",
     ] {
         let errors = loaded(text).unwrap_err().join("\n");
-        assert!(
-            !errors.contains("aadClientSecret") || !errors.contains("hunter2"),
-            "{errors}"
-        );
+        let shows_secret = errors.contains("aadClientSecret") && errors.contains("hunter2");
+        assert!(!shows_secret, "{errors}");
     }
     let sources = ConfigSources {
         file: Some(Path::new("/nonexistent/azure.json")),
@@ -197,10 +190,8 @@ fn credentials_in_upstreams_order() {
     assert_eq!(azure.credential, Credential::ClientSecret { client_id, secret });
     let certificate = "aadClientId: c\naadClientCertPath: /cert.pfx\n";
     let errors = loaded(certificate).unwrap_err().join("\n");
-    assert!(
-        errors.contains("client certificates are not supported; allowed: useFederated"),
-        "{errors}"
-    );
+    let expected = "client certificates are not supported; allowed: useFederated";
+    assert!(errors.contains(expected), "{errors}");
     let not_needed = loaded(&format!("{certificate}useManagedIdentityExtension: true\n"));
     assert!(not_needed.is_ok());
 }
@@ -226,10 +217,8 @@ fn multiple_standard_load_balancers() {
         "multiple standard load balancer configuration c must have primary VMSet",
         "multiple standard load balancers cannot be used with backend pool type nodeIPConfiguration",
     ];
-    assert_eq!(
-        loaded(text).unwrap_err(),
-        expected.map(|message| format!("{key}{message}"))
-    );
+    let expected = expected.map(|message| format!("{key}{message}"));
+    assert_eq!(loaded(text).unwrap_err(), expected);
 }
 
 #[test]
@@ -249,12 +238,9 @@ fn network_subscription_and_own_rate_limits() {
 
 #[test]
 fn pools_of_pods_and_basic_load_balancers_are_refused() {
+    let pool_type = "loadBalancerBackendPoolConfigurationType";
     for (key, value, allowed) in [
-        (
-            "loadBalancerBackendPoolConfigurationType",
-            "PodIP",
-            "nodeIPConfiguration or nodeIP",
-        ),
+        (pool_type, "PodIP", "nodeIPConfiguration or nodeIP"),
         ("loadBalancerSku", "Basic", "standard"),
     ] {
         let violation = format!("f:1: {key}: \"{value}\" is not allowed; allowed: {allowed}");

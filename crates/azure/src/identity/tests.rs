@@ -41,6 +41,7 @@ async fn token_requests() {
     let by_client = machine(Some(ManagedIdentity::ClientId("a b".to_owned())));
     let by_resource = machine(Some(ManagedIdentity::ResourceId("/subscriptions/s".to_owned())));
     let imds = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fmanagement.azure.com";
+    let imds_of_resource = format!("{imds}&msi_res_id=%2Fsubscriptions%2Fs");
     let login = "https://login.microsoftonline.com/t/oauth2/v2.0/token";
     let with_secret = "client_id=c&client_secret=p%26s+w&grant_type=client_credentials&scope=https%3A%2F%2Fmanagement.azure.com%2F.default";
     let with_assertion = "client_id=c&client_assertion_type=urn%3Aietf%3Aparams%3Aoauth%3Aclient-assertion-type%3Ajwt-bearer&\
@@ -50,12 +51,7 @@ async fn token_requests() {
         (workload, "POST", login.to_owned(), with_assertion),
         (machine(None), "GET", imds.to_owned(), ""),
         (by_client, "GET", format!("{imds}&client_id=a+b"), ""),
-        (
-            by_resource,
-            "GET",
-            format!("{imds}&msi_res_id=%2Fsubscriptions%2Fs"),
-            "",
-        ),
+        (by_resource, "GET", imds_of_resource, ""),
     ] {
         let request = identity(&credential).token_request().await.unwrap();
         assert_eq!((request.method().as_str(), request.uri().to_string()), (method, uri));
@@ -122,15 +118,14 @@ fn token_responses() {
         assert_eq!(issued.ok().map(|issued| issued.lifetime.as_secs()), seconds, "{body}");
     }
     let wrong_secret =
-        json!({"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret.\r\nTrace ID: t"})
-            .to_string();
+        json!({"error": "invalid_client", "error_description": "AADSTS7000215: Invalid.\r\nTrace ID: t"}).to_string();
     let no_identity = json!({"error": "invalid_request", "error_description": "Identity not found"}).to_string();
     let (none, html) = (String::new(), "<html>".to_owned());
     for (status, body, text, class) in [
         (
             401,
             wrong_secret,
-            "invalid_client (401): AADSTS7000215: Invalid client secret.",
+            "invalid_client (401): AADSTS7000215: Invalid.",
             Terminal,
         ),
         (400, no_identity, "invalid_request (400): Identity not found", Terminal),

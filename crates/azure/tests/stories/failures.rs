@@ -42,10 +42,8 @@ async fn superseded_write_is_stale() {
     };
     let (written, ()) = tokio::join!(write(&bed, &pool), other);
     let error = written.unwrap_err();
-    assert!(
-        matches!(&error, ArmError::OperationFailed { status: Canceled, .. }),
-        "{error}"
-    );
+    let is_canceled = matches!(&error, ArmError::OperationFailed { status: Canceled, .. });
+    assert!(is_canceled, "{error}");
     assert_eq!(error.class(), ErrorClass::Stale);
     assert!(error.to_string().contains("CanceledAndSuperseded"), "{error}");
 }
@@ -91,10 +89,8 @@ async fn rate_limit_429_closes_the_gate_for_its_retry_after() {
     sleep(Duration::from_millis(6990)).await;
     let error = write(&bed, &pool).await.unwrap_err();
     let gate = start + Duration::from_secs(7);
-    assert!(
-        matches!(error, ArmError::Throttled { until } if until == gate),
-        "{error}"
-    );
+    let is_closed = matches!(error, ArmError::Throttled { until } if until == gate);
+    assert!(is_closed, "{error}");
     bed.pool("pool").await;
     assert_eq!(bed.requests("PUT", "").len(), 1);
     sleep(Duration::from_millis(10)).await;

@@ -57,28 +57,22 @@ async fn attempts_are_counted_under_the_callers_labels() {
     let operation = put().await.unwrap();
     arm.poll_until_done(&operation, soon()).await.unwrap();
     arm.get_pool(&pool.id, soon()).await.unwrap();
+    let durations = [
+        ("get_backend_pool", "7"),
+        ("get_operation", "3"),
+        ("update_backend_pool", "2"),
+    ];
+    let errors = [
+        ("get_backend_pool NotFound", "1"),
+        ("get_backend_pool ServiceUnavailable", "2"),
+        ("get_backend_pool TooManyRequests", "1"),
+        ("update_backend_pool RetryableError", "1"),
+    ];
+    let throttled = [("get_backend_pool", "1"), ("update_backend_pool", "1")];
     for (name, values) in [
-        (
-            "duration_seconds_count",
-            &[
-                ("get_backend_pool", "7"),
-                ("get_operation", "3"),
-                ("update_backend_pool", "2"),
-            ][..],
-        ),
-        (
-            "errors",
-            &[
-                ("get_backend_pool NotFound", "1"),
-                ("get_backend_pool ServiceUnavailable", "2"),
-                ("get_backend_pool TooManyRequests", "1"),
-                ("update_backend_pool RetryableError", "1"),
-            ],
-        ),
-        (
-            "throttled_count",
-            &[("get_backend_pool", "1"), ("update_backend_pool", "1")],
-        ),
+        ("duration_seconds_count", &durations[..]),
+        ("errors", &errors),
+        ("throttled_count", &throttled),
         ("ratelimited_count", &[]),
     ] {
         let found = series(&registry, &format!("cloudprovider_azure_api_request_{name}"));

@@ -38,10 +38,8 @@ fn actions_have_azures_names() {
     let operation = "/subscriptions/s/providers/Microsoft.Network/locations/eastus/operations/1?t=2";
     let pools = "loadBalancers/b/backendAddressPools/p";
     let join = "virtualNetworks/n/joinLoadBalancer";
-    assert_eq!(
-        action("GET", operation).unwrap(),
-        "Microsoft.Network/locations/operations/read"
-    );
+    let of_operation = action("GET", operation).unwrap();
+    assert_eq!(of_operation, "Microsoft.Network/locations/operations/read");
     for (method, path, expected) in [
         ("GET", "loadBalancers", "loadBalancers/read"),
         ("GET", "loadBalancers/b?api-version=1", "loadBalancers/read"),

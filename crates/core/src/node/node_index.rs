@@ -232,11 +232,8 @@ mod tests {
         cluster.apply(node("n", 1, "10.0.0.1"));
         cluster.apply(node("n", 2, "fd00::2"));
         assert!(at(&cluster, "10.0.0.1").is_empty());
-        assert_eq!(
-            at(&cluster, "fd00:0:0:0::2"),
-            ["n-2"],
-            "compared as an address, not as text"
-        );
+        // Compared as an address, not as text.
+        assert_eq!(at(&cluster, "fd00:0:0:0::2"), ["n-2"]);
         assert_eq!(cluster.machine_claimants("/vm/n")[0].uid, "n-2");
         assert_eq!(cluster.len(), 1);
     }

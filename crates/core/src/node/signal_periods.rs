@@ -329,11 +329,8 @@ mod tests {
             assert_eq!(node.restores_at(), Some(counts), "{ends}");
             assert_eq!(node.observe(begins, &[("a", 0)]), Some(PeriodChange::Started));
             let period = node.periods.period().unwrap();
-            assert_eq!(
-                (period.generation, node.second(period.since.mono)),
-                (begins, since),
-                "{ends}"
-            );
+            let found = (period.generation, node.second(period.since.mono));
+            assert_eq!(found, (begins, since), "{ends}");
         }
     }
 

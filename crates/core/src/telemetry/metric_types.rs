@@ -75,8 +75,9 @@ mod tests {
         family.get_or_create(&[("of", "x")]).inc();
         family.get_or_create(&[("of", "x")]).inc();
         assert_eq!(open(&registry), format!("{described}a_count{{of=\"x\"}} 2\n# EOF\n"));
+        let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
         assert_eq!(
-            encode_metrics(&registry, MetricsFormat::Prometheus).unwrap(),
+            text,
             "# HELP a_count Things.\n# TYPE a_count untyped\na_count{of=\"x\"} 2\n"
         );
     }

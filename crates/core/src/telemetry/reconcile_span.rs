@@ -225,11 +225,7 @@ mod tests {
             let fields = metadata.fields().iter().map(|field| field.to_string());
             for name in fields.chain([metadata.name().to_owned()]) {
                 let is_documented = page.contains(&format!("`{name}`"));
-                assert!(
-                    is_documented,
-                    "docs/guides/monitoring.md has no {name} of {}",
-                    metadata.name()
-                );
+                assert!(is_documented, "docs/guides/monitoring.md has no {name} of {kind:?}");
             }
         }
     }

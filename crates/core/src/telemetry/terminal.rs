@@ -92,10 +92,8 @@ mod tests {
             "\\u{1b}",
             "e\u{301}",
         ] {
-            assert!(
-                matches!(escape_line(text), Cow::Borrowed(same) if same == text),
-                "{text}"
-            );
+            let is_same = matches!(escape_line(text), Cow::Borrowed(same) if same == text);
+            assert!(is_same, "{text}");
         }
     }
 

@@ -258,13 +258,8 @@ mod tests {
         assert!(released.is_released() && released.candidates == Some(9));
         assert_eq!(released.lease.renewed, Some(at(5)));
         let released = released.to_lease(Some(&renewed), "l");
-        assert!(
-            !released
-                .metadata
-                .annotations
-                .unwrap()
-                .contains_key(FAILED_TERMS_ANNOTATION)
-        );
+        let annotations = released.metadata.annotations.unwrap();
+        assert!(!annotations.contains_key(FAILED_TERMS_ANNOTATION));
         let spec = released.spec.unwrap();
         assert_eq!(spec.holder_identity.as_deref(), Some(""));
         assert_eq!(spec.lease_duration_seconds, Some(1));

@@ -113,10 +113,8 @@ mod tests {
                     has_healthy_peer,
                 };
                 let fleet = Fleet::new(placement, Some(nodes)).unwrap();
-                assert_eq!(
-                    (fleet.candidates, fleet.has_healthy_peer),
-                    (candidates, has_healthy_peer)
-                );
+                assert_eq!(fleet.candidates, candidates);
+                assert_eq!(fleet.has_healthy_peer, has_healthy_peer);
             }
         }
         assert_eq!(Fleet::new(CandidatePlacement::EveryNode, None), None);

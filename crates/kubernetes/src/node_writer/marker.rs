@@ -424,13 +424,7 @@ mod tests {
             ("first signal", &first, &None, "False", written(Some(30))),
             ("out", &down, &not_down, "True", written(Some(60))),
             ("confirmed", &down, &out, "True", renewed(Some(60))),
-            (
-                "another message waits",
-                &not_read,
-                &not_down,
-                "False",
-                renewed(Some(30)),
-            ),
+            ("another text", &not_read, &not_down, "False", renewed(Some(30))),
             ("made unknown", &down, &unknown, "True", written(Some(60))),
             ("it ends", &no_signal, &out, MARKER_NO_SIGNAL, written(None)),
             ("it ends early", &no_signal, &not_down, MARKER_NO_SIGNAL, written(None)),
@@ -438,11 +432,8 @@ mod tests {
         ] {
             let intent = MarkerState::new("u".to_owned(), wanted.clone(), shown.clone()).intent(1);
             let interval = intent.renew_interval.map(|interval| interval.as_secs());
-            assert_eq!(
-                (intent.key.as_str(), (intent.shown, interval)),
-                (key, expected),
-                "{what}"
-            );
+            assert_eq!(intent.key, key, "{what}");
+            assert_eq!((intent.shown, interval), expected, "{what}");
         }
     }
 
@@ -465,10 +456,8 @@ mod tests {
             let conditions = node.status.clone().unwrap().conditions.unwrap();
             assert_eq!((conditions.len(), &conditions[0]), (2, &ready));
             let set = &conditions[1];
-            assert_eq!(
-                (set.status.as_str(), &*set.type_),
-                (condition.status.as_str(), MARKER_CONDITION)
-            );
+            assert_eq!(set.type_, MARKER_CONDITION);
+            assert_eq!(set.status, condition.status.as_str());
             assert_eq!(set.last_heartbeat_time, Some(Time(now)));
             assert_eq!(set.last_transition_time, Some(Time(since)));
             assert!(set.message.as_ref().unwrap().len() <= MAX_MARKER_MESSAGE_BYTES);

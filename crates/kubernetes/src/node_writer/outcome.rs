@@ -153,11 +153,8 @@ mod tests {
             let status = json!({"status": "Failure", "code": code, "message": message});
             let error = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
             let failure = Failure::from(error);
-            assert_eq!(
-                (failure.outcome, failure.may_be_outdated),
-                (expected, code == 422),
-                "{code}"
-            );
+            assert_eq!(failure.outcome, expected, "{code}");
+            assert_eq!(failure.may_be_outdated, code == 422, "{code}");
             let may_be_of_one_field = failure.of_write().may_be_of_one_field();
             assert_eq!(may_be_of_one_field, !matches!(code, 404 | 409 | 429 | 503), "{code}");
         }

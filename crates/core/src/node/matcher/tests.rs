@@ -45,13 +45,11 @@ fn each_kind_finds_its_facts_and_nothing_else() {
     let by_value = r#"{"label": {"key": "a.io/state", "value": "leaving"}}"#;
     let by_key = r#"{"annotation": {"key": "a.io/leaving"}}"#;
     let (cordon, exact) = (r#"{"signal": "cordon"}"#, r#"{"taint": "a.io/b"}"#);
+    let of_nth = "aws-node-termination-handler/x";
+    let no_event_found = condition(SCHEDULED, "False", "NoVMEventScheduled", "");
     // The name of the signal, or nothing.
     let cases = [
-        (
-            nth,
-            taint("aws-node-termination-handler/x"),
-            "aws-node-termination-handler/x",
-        ),
+        (nth, taint(of_nth), of_nth),
         (nth, taint("aws-node-termination-handler"), ""),
         (nth, taint("other/aws-node-termination-handler/"), ""),
         (PREEMPT, scheduled("True", notice), by_message),
@@ -59,11 +57,7 @@ fn each_kind_finds_its_facts_and_nothing_else() {
         (PREEMPT, scheduled("False", notice), ""),
         (PREEMPT, scheduled("Unknown", notice), ""),
         (PREEMPT, condition("Other", "True", SCHEDULED, notice), ""),
-        (
-            no_event,
-            condition(SCHEDULED, "False", "NoVMEventScheduled", ""),
-            by_reason,
-        ),
+        (no_event, no_event_found, by_reason),
         (no_event, condition(SCHEDULED, "False", "Other", ""), ""),
         (by_value, label("a.io/state", "leaving"), "label:a.io/state=leaving"),
         (by_value, label("a.io/state", "leaving-soon"), ""),
@@ -85,10 +79,8 @@ fn each_kind_finds_its_facts_and_nothing_else() {
         let detected = read(node, &rules).signals;
         for signal in detected.keys() {
             let is_source = |text: &str| parse(text).unwrap().is_source_of(signal);
-            assert!(
-                all.iter().all(|text| is_source(text) == (*text == matcher)),
-                "{matcher}"
-            );
+            let is_its_own = all.iter().all(|text| is_source(text) == (*text == matcher));
+            assert!(is_its_own, "{matcher}");
             assert_eq!(signal.to_string().parse::<Signal>().as_ref(), Ok(signal));
         }
         let present: Vec<bool> = rules.names(&detected).map(|(_, is_present)| is_present).collect();
@@ -168,10 +160,7 @@ fn wrong_matchers_say_what_is_allowed() {
         (r#"{"taint": "a.io/b*c"}"#, "how it begins"),
         (r#"{"taint": "a.io/b=v"}"#, "how it begins"),
         (r#"{"condition": {"type": "A"}}"#, "the status True, False or Unknown"),
-        (
-            r#"{"condition": {"type": "A", "status": "true"}}"#,
-            "True, False or Unknown",
-        ),
+        (r#"{"condition": {"type": "A", "status": "true"}}"#, "True, False or"),
         (r#"{"condition": {"status": "True"}}"#, "a type"),
         (other_field, "only type, status, reason"),
         (empty_prefix, "a messagePrefix of 1 to 256 bytes"),

@@ -175,11 +175,8 @@ mod tests {
     fn header_is_incomplete_until_its_last_byte() {
         for (version, header) in headers() {
             for end in 0..header.len() {
-                assert_eq!(
-                    parse_prefix(&header[..end]),
-                    Prefix::Incomplete,
-                    "{end} bytes of {header:?}"
-                );
+                let prefix = parse_prefix(&header[..end]);
+                assert_eq!(prefix, Prefix::Incomplete, "{end} bytes of {header:?}");
             }
             let want = Prefix::Header(version, header.len());
             assert_eq!(parse_prefix(&header), want, "{header:?}");

@@ -160,11 +160,7 @@ mod tests {
             ("one after another", vec![some(2, "c", 2, "c"), some(9, "d", 5, "c")], 1),
             ("own", vec![free(), some(2, "h", 7, "c"), some(3, "", 7, "h")], 0),
             ("own, with lost responses", vec![free(), some(3, "", 7, "h")], 0),
-            (
-                "own, then another's",
-                vec![some(2, "h", 7, "c"), some(5, "", 8, "c")],
-                1,
-            ),
+            ("own, another's", vec![some(2, "h", 7, "c"), some(5, "", 8, "c")], 1),
             ("only a label", vec![free(), some(2, "", 1, "c")], 0),
             ("another previous holder", vec![free(), some(2, "", 1, "d")], 1),
             ("deleted while held", vec![some(2, "c", 2, "c"), None], 1),

@@ -193,10 +193,8 @@ mod tests {
             };
             let found = handover(second, change, |_| {});
             let expected = is_due.then_some(Handover::Requested);
-            assert_eq!(
-                found, expected,
-                "{second} {is_stopping} {is_signalled} {has_healthy_peer}"
-            );
+            let what = format!("{second} {is_stopping} {is_signalled} {has_healthy_peer}");
+            assert_eq!(found, expected, "{what}");
         }
     }
 

@@ -180,10 +180,11 @@ fn a_lease_without_a_ledger_is_acquired_as_it_is_created() {
     assert_eq!((created.lease.holder.as_str(), created.lease.transitions), ("me", 1));
     assert_eq!(created.lease.resource_version, None);
     scenario.after(1000, Event::Written(created));
-    assert!(
-        matches!(scenario.candidate.task_target(), TaskTarget::Run(TermTarget { number: 1, until, .. }) if until == began + Duration::from_secs(10)),
-        "the deadline counts from before the ledger"
-    );
+    let TaskTarget::Run(target) = scenario.candidate.task_target() else {
+        panic!("it leads")
+    };
+    // The deadline counts from before the ledger.
+    assert_eq!((target.number, target.until), (1, began + Duration::from_secs(10)));
 }
 
 #[test]
@@ -222,10 +223,8 @@ fn only_who_creates_the_ledger_and_knows_of_no_lease_leads_at_once() {
     let deleted = after_ledger(has_led, Event::LedgerCreated);
     assert!(is_unheld(&deleted), "{deleted:?}");
     // Terms are counted on.
-    assert!(
-        matches!(&deleted, Action::Write(record, _) if record.lease.transitions == 3),
-        "{deleted:?}"
-    );
+    let counts_on = matches!(&deleted, Action::Write(record, _) if record.lease.transitions == 3);
+    assert!(counts_on, "{deleted:?}");
     // Without the right to create it.
     let refused = after_ledger(|_| (), Event::Refused);
     assert!(is_unheld(&refused), "{refused:?}");

@@ -45,56 +45,44 @@ fn value_is_written_when_it_is_new_changed_overwritten_or_due_for_renewal() {
     };
     let (a, renewed) = (|shown| once("a", shown), |shown| intent("a", shown));
     // Seconds, what is wanted and shown, and whether it is written then or when it is looked at again.
+    let new_leader = [(0, renewed(Yes), Some(0)), (1, renewed(Yes), Some(60))];
+    let not_shown_yet = [(0, a(No), Some(0)), (1, a(No), Some(5)), (5, a(No), Some(5))];
+    let overwritten = [
+        (0, a(No), Some(0)),
+        (1, a(Yes), None),
+        (2, a(No), Some(2)),
+        (3, a(Yes), None),
+        (4, a(No), Some(7)),
+        (7, a(No), Some(7)),
+        (8, a(Yes), None),
+        (9, a(No), Some(9)),
+        (20, a(No), Some(20)),
+    ];
+    let overwritten_once = [
+        (0, a(No), Some(0)),
+        (1, a(Yes), None),
+        (2, a(No), Some(2)),
+        (3, a(No), Some(7)),
+    ];
+    let another = [
+        (0, renewed(No), Some(0)),
+        (1, intent("b", No), Some(1)),
+        (2, renewed(Yes), Some(2)),
+        (3, renewed(Yes), Some(62)),
+    ];
+    let not_told = [
+        (0, a(Unknown), Some(0)),
+        (9, a(Unknown), None),
+        (10, renewed(Unknown), Some(60)),
+    ];
     for (what, steps) in [
         ("a value that is shown", &[(0, a(Yes), None)][..]),
-        (
-            "a new leader renews at once",
-            &[(0, renewed(Yes), Some(0)), (1, renewed(Yes), Some(60))],
-        ),
-        (
-            "not shown yet",
-            &[(0, a(No), Some(0)), (1, a(No), Some(5)), (5, a(No), Some(5))],
-        ),
-        (
-            "overwritten later",
-            &[
-                (0, a(No), Some(0)),
-                (1, a(Yes), None),
-                (2, a(No), Some(2)),
-                (3, a(No), Some(7)),
-            ],
-        ),
-        (
-            "overwritten all the time",
-            &[
-                (0, a(No), Some(0)),
-                (1, a(Yes), None),
-                (2, a(No), Some(2)),
-                (3, a(Yes), None),
-                (4, a(No), Some(7)),
-                (7, a(No), Some(7)),
-                (8, a(Yes), None),
-                (9, a(No), Some(9)),
-                (20, a(No), Some(20)),
-            ],
-        ),
-        (
-            "another value",
-            &[
-                (0, renewed(No), Some(0)),
-                (1, intent("b", No), Some(1)),
-                (2, renewed(Yes), Some(2)),
-                (3, renewed(Yes), Some(62)),
-            ],
-        ),
-        (
-            "what the watch does not tell",
-            &[
-                (0, a(Unknown), Some(0)),
-                (9, a(Unknown), None),
-                (10, renewed(Unknown), Some(60)),
-            ],
-        ),
+        ("a new leader renews at once", &new_leader),
+        ("not shown yet", &not_shown_yet),
+        ("overwritten later", &overwritten_once),
+        ("overwritten all the time", &overwritten),
+        ("another value", &another),
+        ("what the watch does not tell", &not_told),
         (
             "another Node of the name",
             &[(0, a(No), Some(0)), (1, of_another_node, Some(1))],

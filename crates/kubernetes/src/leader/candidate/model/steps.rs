@@ -344,10 +344,8 @@ impl Election {
         process.pending = match action {
             Action::Wait(until) => {
                 let until = until.map(|until| self.time(number, until));
-                assert!(
-                    until.is_none_or(|until| until > state.now),
-                    "it waits for what has passed"
-                );
+                let is_ahead = until.is_none_or(|until| until > state.now);
+                assert!(is_ahead, "it waits for what has passed");
                 Pending::Event(until, Event::Woke)
             }
             Action::Stop => {

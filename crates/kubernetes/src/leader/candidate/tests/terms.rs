@@ -143,10 +143,8 @@ fn a_release_that_may_have_failed_is_tried_once_more() {
             assert_eq!(action, Action::Wait(Some(began + Duration::from_millis(after))));
             action = scenario.after(after, Event::Woke);
         }
-        assert!(
-            matches!(action, Action::Read(by) if in_time(by, &scenario)),
-            "{failure:?}: {action:?}"
-        );
+        let is_read = matches!(action, Action::Read(by) if in_time(by, &scenario));
+        assert!(is_read, "{failure:?}: {action:?}");
         let action = scenario.after(10, Event::Read(found.clone()));
         if is_tried {
             let Action::Write(record, by) = action else {
