@@ -40,6 +40,7 @@ fn shared_pool(nodes: usize) -> Value {
 async fn with_endpoints(load_balancers: &[Value], serving: &[usize]) -> TestCluster {
     let mut cluster = TestCluster::without_leader(3, load_balancers).await;
     cluster.world.guard = GUARD.clone();
+    cluster.world.publish_traffic();
     let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer",
         "externalTrafficPolicy": "Local", "healthCheckNodePort": PORT, "ports": [{"port": 443}]}});
     let services = Api::<Service>::namespaced(cluster.world.client.clone(), "default");
@@ -162,6 +163,7 @@ async fn a_new_leader_keeps_the_node_in_service() {
 async fn without_services_nothing_revocable_leaves_such_a_pool() {
     let mut cluster = TestCluster::without_leader(3, &[shared_pool(3)]).await;
     cluster.world.guard = GUARD.clone();
+    cluster.world.publish_traffic();
     cluster.start_leader(ENFORCE).await;
     let is_refused: RequestFilter =
         |request| request.path.contains("/services") || request.path.contains("/endpointslices");

@@ -432,6 +432,7 @@ async fn a_node_that_the_guard_holds_back_is_not_out() {
     let mut cluster = TestCluster::without_leader(2, &two_load_balancers(2)).await;
     cluster.world.marker = true;
     cluster.world.guard = GUARD.clone();
+    cluster.world.publish_traffic();
     cluster.lead(ENFORCE).await;
     cluster.taint(1, &["headgate.dev/maintenance"]);
     cluster.taint(2, &["headgate.dev/maintenance"]);

@@ -13,9 +13,13 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rows::cluster::TestCluster;
-use super::world::{ENFORCE, SECOND, arm_error, entries, load_balancer, two_load_balancers};
+use super::world::{ENFORCE, SECOND, World, arm_error, entries, load_balancer, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
+
+async fn cluster(nodes: usize) -> TestCluster {
+    TestCluster::configured(nodes, &two_load_balancers(nodes), World::publish_traffic).await
+}
 
 /// Waits until the read of the first node is as expected.
 async fn until(cluster: &TestCluster, expected: impl Fn(&NodeTraffic) -> bool) -> NodeTraffic {
@@ -35,9 +39,9 @@ fn is_out(read: &NodeTraffic) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
-    let cluster = TestCluster::new(3).await;
+    let cluster = cluster(3).await;
     assert_eq!(
-        **cluster.world.traffic.borrow(),
+        **cluster.world.traffic.as_ref().unwrap().borrow(),
         TrafficByNode::new(),
         "no node has a signal"
     );
@@ -55,10 +59,10 @@ async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
     // It stays the same while nothing changes.
     sleep(60 * SECOND).await;
     assert_eq!(cluster.read("node-1"), Some(NodeTraffic::Out { since: Some(since) }));
-    assert_eq!(cluster.world.traffic.borrow().len(), 1);
+    assert_eq!(cluster.world.traffic.as_ref().unwrap().borrow().len(), 1);
 
     // Another writer puts the node back into service.
-    let mut reads = cluster.world.traffic.subscribe();
+    let mut reads = cluster.world.traffic.as_ref().unwrap().subscribe();
     cluster
         .foreign_state("kubernetes", "kubernetes", "node-1", "None")
         .await;
@@ -83,7 +87,7 @@ async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_has_the_time_from_the_ledger() {
-    let mut cluster = TestCluster::new(3).await;
+    let mut cluster = cluster(3).await;
     cluster.taint(1, &[MAINTENANCE]);
     let first = until(&cluster, is_out).await;
     sleep(30 * SECOND).await;
@@ -104,6 +108,7 @@ async fn a_new_leader_has_the_time_from_the_ledger() {
 async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
     let pools = [load_balancer("other", &[("kubernetes", entries([1, 2], false))])];
     let mut cluster = TestCluster::without_leader(2, &pools).await;
+    cluster.world.publish_traffic();
     let services = Api::<Service>::namespaced(cluster.world.client.clone(), "default");
     let service = |class: Option<&str>| {
         let service = json!({"metadata": {"name": "web"},
@@ -154,7 +159,7 @@ async fn without_load_balancers_a_node_is_out_only_if_no_service_wants_one() {
 
 #[tokio::test(start_paused = true)]
 async fn lists_that_fail_make_it_unknown_until_they_succeed() {
-    let cluster = TestCluster::new(2).await;
+    let cluster = cluster(2).await;
     cluster.taint(1, &[MAINTENANCE]);
     until(&cluster, is_out).await;
     cluster.fault("GET", "/loadBalancers$", None, &arm_error(403, "AuthorizationFailed"));
@@ -174,7 +179,7 @@ async fn lists_that_fail_make_it_unknown_until_they_succeed() {
 async fn a_404_proves_nothing_that_the_list_disproves() {
     let page = json!({"answer": {"status": 404, "text": "404 page not found"}});
     for (missing, is_down) in [(page, false), (arm_error(404, "ResourceNotFound"), true)] {
-        let cluster = TestCluster::new(2).await;
+        let cluster = cluster(2).await;
         sleep(5 * SECOND).await;
         cluster.fault("GET", "/loadBalancers/[^/]*$", None, &missing);
         cluster.taint(1, &[MAINTENANCE]);
@@ -197,6 +202,7 @@ async fn modes_that_set_nothing_down_say_so() {
     ] {
         let policy = Policy { mode, ..ENFORCE };
         let mut cluster = TestCluster::without_leader(2, &two_load_balancers(2)).await;
+        cluster.world.publish_traffic();
         cluster.lead(policy).await;
         cluster.taint(1, &[MAINTENANCE]);
         let says = |read: &NodeTraffic| match read {

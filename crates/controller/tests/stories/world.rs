@@ -112,8 +112,8 @@ pub(crate) struct World {
     pub(crate) max_streamed_bytes: Option<usize>,
     /// The size up to which they keep the text of a load balancer for a write.
     pub(crate) max_kept_bytes: Option<usize>,
-    /// Where leaders publish what their reads show of each Node with a signal.
-    pub(crate) traffic: watch::Sender<Arc<TrafficByNode>>,
+    /// Where leaders publish what their reads show of each Node with a signal, if something waits for it.
+    pub(crate) traffic: Option<watch::Sender<Arc<TrafficByNode>>>,
     /// The fault points of processes, by the names under which they send requests to ARM.
     pub(crate) points: Mutex<BTreeMap<String, ProcessPoints>>,
 }
@@ -274,9 +274,14 @@ impl World {
             guard: SHIPPED_GUARD.clone(),
             max_streamed_bytes: None,
             max_kept_bytes: None,
-            traffic: watch::Sender::default(),
+            traffic: None,
             points: Mutex::default(),
         }
+    }
+
+    /// Has leaders that start from now on publish what they read of each Node with a signal.
+    pub(crate) fn publish_traffic(&mut self) {
+        self.traffic = Some(watch::Sender::default());
     }
 
     /// A client of the emulator, in process. `spy` sees each request right before it is sent.

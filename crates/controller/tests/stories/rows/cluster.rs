@@ -169,7 +169,7 @@ impl TestCluster {
 
     /// What the leader knows of a Node with a signal.
     pub(crate) fn read(&self, node: &str) -> Option<NodeTraffic> {
-        self.world.traffic.borrow().get(node).cloned()
+        self.world.traffic.as_ref()?.borrow().get(node).cloned()
     }
 
     /// Changes a Node at once, without a request.

@@ -137,7 +137,7 @@ impl Leader {
                 lock_metrics: lock_metrics.clone(),
                 clock: clock.clone(),
                 preempt_events: preempt_events.clone(),
-                traffic: Some(traffic.clone()),
+                traffic: traffic.clone(),
                 marker: marker.clone(),
             }
         };
