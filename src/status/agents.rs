@@ -5,7 +5,7 @@
 //! signals imply.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::future::ready;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
@@ -14,9 +14,9 @@ use kube::Client;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
-use super::report::{StatusReport, VerdictRow};
+use super::report::{NodeRow, StatusReport, VerdictRow};
 use crate::agent_status::AgentStatus;
-use crate::why::{AgentAccess, AgentPods, fetch_agent_at, statusz_uri};
+use crate::why::{AgentAccess, AgentPods, AgentRoute, fetch_agent_at, statusz_uri};
 
 /// Time for all agents together, and again for those that are queried through the API server.
 const ALL_AGENTS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,34 +31,37 @@ pub(crate) async fn query_agents(
     overrides: &BTreeMap<String, Uri>,
 ) {
     let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;
+    let directly = async |node: &NodeRow| {
+        let address = node.address.filter(|_| access.route != AgentRoute::ApiServer);
+        let own = address.and_then(|address| statusz_uri(address, access.port));
+        let uri = overrides.get(&node.name).cloned().or(own);
+        let uri = uri.ok_or_else(|| "its address is not known".to_owned())?;
+        in_time(deadline, Box::pin(fetch_agent_at(uri, &node.name))).await
+    };
+    let asked: Vec<_> = report.nodes.iter().map(directly).collect();
+    let answers: Vec<_> = stream::iter(asked).buffered(MAX_CONCURRENT_QUERIES).collect().await;
     let pods = OnceCell::new();
     let list_pods = async || {
         let pods = AgentPods::list(client, access, None).await;
-        (pods, Instant::now().max(deadline) + ALL_AGENTS_TIMEOUT)
+        (pods, Instant::now() + ALL_AGENTS_TIMEOUT)
     };
-    let query = async |name: &str, address: Option<IpAddr>| {
-        if let Some(uri) = overrides.get(name) {
-            return in_time(deadline, Box::pin(fetch_agent_at(uri.clone(), name))).await;
-        }
-        let uri = address.and_then(|address| statusz_uri(address, access.port));
-        let direct = async {
-            let uri = uri.ok_or_else(|| "its address is not known".to_owned())?;
-            in_time(deadline, Box::pin(fetch_agent_at(uri, name))).await
-        };
+    let entered = report.nodes.iter_mut().zip(answers).map(|(node, direct)| async {
         let through = async {
             let (pods, deadline) = pods.get_or_init(&list_pods).await;
-            in_time(*deadline, pods.as_ref().map_err(String::clone)?.fetch(name)).await
+            in_time(*deadline, pods.as_ref().map_err(String::clone)?.fetch(&node.name)).await
         };
-        access.route.fetch(direct, through).await
-    };
-    let nodes = report.nodes.iter_mut().map(|node| async {
-        match query(&node.name, node.address).await {
+        let answer = if overrides.contains_key(&node.name) {
+            direct
+        } else {
+            access.route.fetch(ready(direct), through).await
+        };
+        match answer {
             Ok(agent) => node.verdict = verdict_row(&agent),
             Err(error) => node.verdict.why = Some(error),
         }
     });
-    let queries: Vec<_> = nodes.collect();
-    let mut entered = stream::iter(queries).buffer_unordered(MAX_CONCURRENT_QUERIES);
+    let entered: Vec<_> = entered.collect();
+    let mut entered = stream::iter(entered).buffer_unordered(MAX_CONCURRENT_QUERIES);
     while entered.next().await.is_some() {}
 }
 
@@ -86,15 +89,13 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use headgate_test_kubernetes::{FakeApi, Fault};
     use jiff::Timestamp;
 
     use super::*;
     use crate::agent_status::PathStatus;
-    use crate::status::report::NodeRow;
-    use crate::why::AgentRoute;
 
     const NAMESPACE: &str = "kube-system";
     const UNKNOWN: &str = "its address is not known";

@@ -20,7 +20,6 @@ use super::local_service;
 use super::nodes::{RESOURCE_GROUP, RegisteredNode, SUBSCRIPTION, machine_id};
 use super::process::{Process, command_in};
 
-/// The process's name in messages.
 /// The load balancer of addresses, which has the cluster's name.
 pub(super) const LOAD_BALANCER: &str = "kubernetes";
 /// The load balancer of network interfaces.

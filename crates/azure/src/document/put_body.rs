@@ -1,6 +1,6 @@
 //! The body of a PUT: a pool's document without the fields that only ARM writes, in the pool and in each address.
 //!
-//! It serializes from the document, or from the texts of its addresses, without a copy, because a pool may have thousands of them.
+//! It serializes from the document, or from the texts of its addresses, without a copy of the values, because a pool may have thousands of them.
 
 use std::collections::BTreeMap;
 

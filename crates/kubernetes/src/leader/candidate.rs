@@ -400,7 +400,7 @@ impl Candidate {
     }
 
     /// The Lease with this candidate as the successor of a holder that cannot work. `None` if none is requested, another
-    /// candidate has volunteered, or this one is no better: it gave up for the same reason, or its node has a signal.
+    /// candidate has volunteered, or this one is no better: it gave up recently, or its node has a signal.
     fn volunteer(&self, inputs: Inputs) -> Option<ElectionRecord> {
         let record = self.observed.record()?;
         let is_wanted = record.unable.is_some();

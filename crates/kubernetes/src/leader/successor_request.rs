@@ -2,7 +2,7 @@
 //! term, and until when ARM throttles requests.
 //!
 //! Invariants: a leader gives up its term only if another candidate has volunteered, so a leader without a successor keeps
-//! the term. A candidate that gave up for a reason does not volunteer for the same reason within [`GIVE_UP_TTL`]. Nothing
+//! the term. A candidate that gave up does not volunteer within [`GIVE_UP_TTL`], for whatever reason. Nothing
 //! here decides who may lead: times in the Lease are compared with the local wall clock, so a wrong clock costs time and no safety.
 //!
 //! Pure. The annotations that hold this are `election_record`'s.
