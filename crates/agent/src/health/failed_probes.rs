@@ -370,13 +370,18 @@ mod tests {
         probes.update(healthz, local_services, Instant::now())
     }
 
-    /// Checks the reason, the status that goes with it, and what the message contains.
+    /// Checks the reason, the status that goes with it, and what the message contains, in this row of a table.
+    #[track_caller]
+    fn expect_for(row: &dyn std::fmt::Debug, found: &MarkerCondition, reason: &str, says: &str) {
+        let status = if reason == "ProbesFailed" { "True" } else { "False" };
+        let (found, message) = ((found.status.as_str(), found.reason), &found.message);
+        assert_eq!(found, (status, reason), "{row:?}: {message}");
+        assert!(message.contains(says), "{row:?}: {says:?} is not in {message}");
+    }
+
     #[track_caller]
     fn expect(found: &MarkerCondition, reason: &str, says: &str) {
-        assert_eq!(found.reason, reason, "{}", found.message);
-        let is_true = found.status == MarkerStatus::True;
-        assert_eq!(is_true, reason == PROBES_FAILED, "{}", found.message);
-        assert!(found.message.contains(says), "{}", found.message);
+        expect_for(&reason, found, reason, says);
     }
 
     const NOT_FAILED: &str = "ProbesNotFailed";
@@ -411,7 +416,8 @@ mod tests {
             // In one interval: the order is not known.
             (counts(9, 95), NOT_FAILED, "0 of 2"),
         ] {
-            expect(&look(&mut probes, now, &LocalServices::NotServed).await, expected, says);
+            let found = look(&mut probes, now, &LocalServices::NotServed).await;
+            expect_for(&now, &found, expected, says);
         }
     }
 
@@ -421,7 +427,7 @@ mod tests {
         for (millis, unavailable, expected) in [(0, 100, NOT_FAILED), (999, 200, NOT_FAILED), (1, 200, PROBES_FAILED)] {
             advance(Duration::from_millis(millis)).await;
             let found = probes.update(counts(0, unavailable), &LocalServices::NotServed, Instant::now());
-            expect(&found, expected, "");
+            expect_for(&unavailable, &found, expected, "");
         }
     }
 
@@ -452,7 +458,8 @@ mod tests {
         ] {
             let mut probes = FailedProbes::new(TWO, start, &LocalServices::NotServed, true);
             for (now, expected) in steps {
-                expect(&look(&mut probes, now, &LocalServices::NotServed).await, expected, "");
+                let found = look(&mut probes, now, &LocalServices::NotServed).await;
+                expect_for(&(start, now), &found, expected, "");
             }
         }
     }
@@ -464,7 +471,8 @@ mod tests {
         let mut probes = FailedProbes::new(TWO, counts(0, 0), &local, true);
         for (is_ok, expected) in [(false, PROBES_FAILED), (true, NOT_FAILED)] {
             answers.count(&web(), is_ok, Instant::now());
-            expect(&look(&mut probes, counts(0, 0), &local).await, expected, "");
+            let found = look(&mut probes, counts(0, 0), &local).await;
+            expect_for(&is_ok, &found, expected, "");
         }
     }
 
@@ -525,7 +533,7 @@ mod tests {
             }
             probes.update(counts(0, 1), &local, now - Duration::from_secs(1));
             let found = probes.update(counts(0, 2), &local, now);
-            assert_eq!(found.reason, expected, "{endpoints} {is_out} {age}");
+            expect_for(&(endpoints, is_out, is_probed, age), &found, expected, "");
             let is_awaited = found
                 .message
                 .contains("not probed since the start of headgate: default/web");
@@ -577,11 +585,12 @@ mod tests {
             }
             answers.count(&web(), false, Instant::now());
             for unavailable in 1..=3 {
-                expect(&look(&mut probes, counts(0, unavailable), &local).await, NOT_FAILED, "");
+                let found = look(&mut probes, counts(0, unavailable), &local).await;
+                expect_for(&(asked_before, unavailable), &found, NOT_FAILED, "");
             }
             advance(PROBED_TTL).await;
             let found = look(&mut probes, counts(0, 4), &local).await;
-            assert_eq!(found.reason, expected, "{asked_before}");
+            expect_for(&asked_before, &found, expected, "");
         }
     }
 }

@@ -344,7 +344,8 @@ mod tests {
     fn a_new_process_takes_the_age_of_a_cordon_from_its_taint() {
         let rules = cordon_of_ten_seconds();
         let cordoned = |time_added: &str| {
-            let taint = json!({"key": "node.kubernetes.io/unschedulable", "effect": "", "timeAdded": time_added});
+            let taint =
+                json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": time_added});
             let object = json!({"metadata": {"name": "n", "uid": "u"},
                 "spec": {"unschedulable": true, "taints": [{"key": "other", "timeAdded": at(0).wall}, taint]}});
             NodeReader::own(rules.clone()).read(serde_json::from_value(object).unwrap())

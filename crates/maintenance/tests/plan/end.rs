@@ -1,6 +1,5 @@
 //! How maintenances begin and end: stages, finalizer, deletion, cancellation, and what is left of them.
 
-use headgate_core::node::UPGRADE_STATUS_LABEL;
 use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
 use headgate_maintenance::api::{BlockerReason, CancellationPolicy, PodType, Stage};
 use headgate_maintenance::drain_plan::PodSelector;
@@ -59,10 +58,11 @@ fn progressing(world: &World) -> (&str, &str) {
 fn a_node_is_kept_out_of_upgrades_while_it_is_under_maintenance() {
     let mut world = World::default().nodes(&["one", "two"]);
     world.snapshot.pauses_upgrades = true;
-    world.node("two").labels = [(UPGRADE_STATUS_LABEL.to_owned(), "Quarantined".to_owned())].into();
+    let upgrade_status = "kubernetes.azure.com/upgrade-status";
+    world.node("two").labels = [(upgrade_status.to_owned(), "Quarantined".to_owned())].into();
     let before = world.node("two").labels.clone();
     world.maintain("m", Stage::Cordon, &["one", "two"], &[]).settle();
-    assert_eq!(world.node("one").labels[UPGRADE_STATUS_LABEL], "paused");
+    assert_eq!(world.node("one").labels[upgrade_status], "paused");
     assert_eq!(world.node("two").labels, before, "another writer's");
     world.delete("m").settle();
     assert!(world.node("one").labels.is_empty());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use headgate_core::clock::Clock;
-use headgate_core::node::{CORDON_ANNOTATION, MAINTENANCE_TAINT, NodeTraffic, TrafficByNode};
+use headgate_core::node::{NodeTraffic, TrafficByNode};
 use headgate_kubernetes::leader::{LeaderMetrics, Term};
 use headgate_kubernetes::{Decoded, NodeWriteMetrics, split_list};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
@@ -303,10 +303,14 @@ impl World {
         let node = self.node(node);
         let spec = node.spec.unwrap_or_default();
         let taints = spec.taints.unwrap_or_default();
-        let own = taints.into_iter().filter(|taint| taint.key == MAINTENANCE_TAINT);
+        let own = taints
+            .into_iter()
+            .filter(|taint| taint.key == "headgate.dev/maintenance");
         let own = own.map(|taint| taint.value.unwrap_or_default()).collect();
         let annotations = node.metadata.annotations.unwrap_or_default();
-        let remembered = annotations.get(CORDON_ANNOTATION).cloned();
+        let remembered = annotations
+            .get("headgate.dev/unschedulable-before-maintenance")
+            .cloned();
         (spec.unschedulable == Some(true), own, remembered)
     }
 

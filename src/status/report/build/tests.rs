@@ -389,7 +389,8 @@ fn nodes_without_signal_state_and_ledger_entry_are_left_out() {
 
     let mut chosen = report(&found);
     let missing = chosen.retain_named(&["n4".to_owned(), "n5".to_owned()]).unwrap_err();
-    assert!(missing.error.to_string().contains("no Node \"n5\""), "{missing:?}");
+    let words = "there is no Node \"n5\"; `kubectl get nodes` lists them";
+    assert_eq!((missing.code, &*missing.error.to_string()), (1, words));
     chosen.retain_named(&["n4".to_owned()]).unwrap();
     assert_eq!((chosen.nodes.len(), chosen.selection), (1, Selection::Named));
 }

@@ -77,21 +77,29 @@ fn every_name_can_be_an_entry_and_is_shown_as_it_was_read() {
 #[test]
 fn wrong_entries_say_what_is_allowed() {
     let (health, nth) = (["health"], "aws-node-termination-handler/*");
+    let (one_of_all, list) = (
+        "one of cluster-autoscaler, out-of-service, ",
+        "for: a list of one or both of health, adminState",
+    );
+    let (for_health, maintenance) = ("for: [health]: the leader sees", "{signal: maintenance, for: …}");
     for (entry, allowed) in [
         (json!("spot"), "an entry such as {taint: "),
         (json!({"for": health}), "exactly one of signal, taint, "),
-        (json!({"signal": "spots", "for": health}), "one of cluster-autoscaler, "),
-        (json!({"signal": "spot"}), "a list of one or both of health, adminState"),
+        (json!({"signal": "spots", "for": health}), one_of_all),
+        (json!({"signal": "spot"}), list),
         (json!({"signal": "spot", "for": []}), "for: a list of one or both"),
         (json!({"signal": "spot", "for": "health"}), "for: a list of one or both"),
         (json!({"signal": "spot", "for": ["pods"]}), "for: a list of one or both"),
-        (json!({"signal": "preempt", "for": ["adminState"]}), "[health]: the"),
-        (json!({"signal": "spot", "after": "1s", "for": health}), "signal cordon"),
-        (json!({"signal": "cordon", "after": "2h", "for": health}), "0s to 1h"),
+        (json!({"signal": "preempt", "for": ["adminState"]}), for_health),
         (
-            json!({"taint": MAINTENANCE_TAINT, "for": health}),
-            "{signal: maintenance,",
+            json!({"signal": "spot", "after": "1s", "for": health}),
+            "the signal cordon",
         ),
+        (
+            json!({"signal": "cordon", "after": "2h", "for": health}),
+            "a duration from 0s to 1h",
+        ),
+        (json!({"taint": "headgate.dev/maintenance", "for": health}), maintenance),
         (json!({"taint": nth, "for": health}), "{signal: nth, for: …}"),
         (json!({"unschedulable": true, "for": health}), "exactly one of"),
     ] {
