@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{refused, stdout_of};
+use crate::harness::{refused_for, stdout_of};
 
 /// A drill that was really run.
 const RESULTS: &str = include_str!("drill_report/scale-down.json");
@@ -303,6 +303,6 @@ fn results_that_cannot_be_used_are_named() {
             "cannot read /nonexistent.json",
         ),
     ] {
-        refused(&lab(&arguments), 2, &[expected]);
+        refused_for(&arguments, &lab(&arguments), 2, &[expected]);
     }
 }

@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::harness::AgentOptions;
+use crate::harness::http::Response;
 
 /// The longest backoff, with its jitter, after an outage on a busy machine.
 const SOON: Duration = Duration::from_mins(2);
@@ -60,7 +61,13 @@ async fn agents_and_the_watch_of_all_nodes_list_again_after_a_restore() {
         json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]),
     )
     .await;
-    agent.answers(503).await;
+    let answers = async |status: u16| {
+        let is_expected = |answer: &Response| answer.status == status;
+        agent
+            .healthz_becomes(SOON, &format!("/healthz answers {status}"), is_expected)
+            .await;
+    };
+    answers(503).await;
     let maps = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
     for number in 0..LOST_WRITES {
         let patch = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "written"}, "data": {"number": number.to_string()}});
@@ -77,7 +84,7 @@ async fn agents_and_the_watch_of_all_nodes_list_again_after_a_restore() {
     let restored = Instant::now();
     let after = current_version(&client).await;
     assert!(after < before, "{after} and {before}");
-    agent.answers(200).await;
+    answers(200).await;
     let agent_took = restored.elapsed();
     eventually(SOON, "the Node without its taint", async || {
         let found = *all_nodes.borrow();
@@ -96,9 +103,9 @@ async fn agents_and_the_watch_of_all_nodes_list_again_after_a_restore() {
         json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]),
     )
     .await;
-    agent.answers(503).await;
+    answers(503).await;
     set_taints(&client, &node, json!([])).await;
-    agent.answers(200).await;
+    answers(200).await;
     assert!(current_version(&client).await < before);
     control_plane.stop().await;
 }

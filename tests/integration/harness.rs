@@ -17,7 +17,7 @@ pub(crate) mod network;
 pub(crate) mod objects;
 
 pub(crate) use agent::AgentOptions;
-pub(crate) use command::{headgate, refused, stdout_of, succeed};
+pub(crate) use command::{headgate, refused, refused_for, stdout_of, succeed};
 pub(crate) use controller::start_controller;
 pub(crate) use network::in_network_namespace;
 

@@ -224,8 +224,9 @@ fn a_silently_dropped_watch_connection_is_detected() {
             assert_eq!(agent.healthz().await.status, 200, "the last state goes on");
             rule("-D");
             set_taints(&client, &node, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
-            // What was missed is seen.
-            agent.answers(503).await;
+            agent
+                .healthz_becomes(SOON, "what was missed is seen", |answer| answer.status == 503)
+                .await;
             drop(agent);
             control_plane.stop().await;
         },

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use headgate_test_kubernetes::{assert_contains, assets, control_plane, create_node, eventually, met, scratch};
 use serde_json::{Value, json};
 
-use crate::harness::{self, AgentOptions, SOON, http, refused};
+use crate::harness::{self, AgentOptions, SOON, http, refused, refused_for};
 
 mod logging;
 mod ports;
@@ -45,7 +45,7 @@ fn every_mistake_is_reported_at_once_with_exit_code_2() {
             "nowhere",
         ];
         arguments.extend(check);
-        let said = refused(&headgate(&arguments), 2, &[]);
+        let said = refused_for(&check, &headgate(&arguments), 2, &[]);
         assert_contains!(
             said,
             "3 mistakes in the settings",
@@ -72,7 +72,7 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
     for more in [&["--check-config"][..], &[], &["--role=controller"]] {
         let output = headgate(&[&["agent", "--node-name", "n", &flag], more].concat());
         let key = "useManagedIdentityExtension: \"perhaps\" is not allowed; allowed: true or false";
-        let said = refused(&output, 2, &[&format!("{}:1: {key}", file.display())]);
+        let said = refused_for(&more, &output, 2, &[&format!("{}:1: {key}", file.display())]);
         assert!(!said.contains("hunter2"), "{said}");
     }
     std::fs::write(
@@ -82,7 +82,7 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
     .unwrap();
     for (more, code) in [(&["--check-config"][..], 2), (&["--role=agent", "--check-config"], 0)] {
         let output = headgate(&[&["agent", &flag], more].concat());
-        let said = refused(&output, code, &[]);
+        let said = refused_for(&more, &output, code, &[]);
         for part in [
             "2 mistakes",
             ": subscriptionId: is missing; allowed: ",
@@ -139,7 +139,7 @@ fn wrong_arguments_and_a_missing_cluster_exit_with_2() {
         (&["frobnicate"], "frobnicate"),
         (&[], "Usage"),
     ] {
-        refused(&headgate(arguments), 2, &[part]);
+        refused_for(&arguments, &headgate(arguments), 2, &[part]);
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use headgate_test_kubernetes::{assert_contains, assets, scratch};
 use serde_json::{Value, json};
 
-use crate::harness::{AgentOptions, refused, stdout_of};
+use crate::harness::{AgentOptions, refused, refused_for, stdout_of};
 
 mod azure_cli;
 mod formats;
@@ -243,7 +243,7 @@ async fn restored(world: &World) {
         world.refuse_read("unrelated").await;
         let output = world.with_azure(arguments);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let error = refused(&output, 1, &["1 load balancers were not read"]);
+        let error = refused_for(&arguments, &output, 1, &["1 load balancers were not read"]);
         assert!(
             text.contains("loadBalancers/unrelated   not read"),
             "{arguments:?}: {text}{error}"
@@ -271,7 +271,7 @@ fn unavailable_sources_are_reported() {
         ),
         (&["restore", "--wait", "soon"], 2, "such as 500ms, 5s or 1m30s"),
     ] {
-        refused(&headgate(arguments), code, &[error]);
+        refused_for(&arguments, &headgate(arguments), code, &[error]);
     }
     let cluster = headgate_test_kubernetes::control_plane();
     let kubeconfig = cluster.kubeconfig.to_str().unwrap();
@@ -293,9 +293,10 @@ fn unavailable_sources_are_reported() {
     let azure_json = azure_json.to_str().unwrap();
     for command in [&["restore", "--yes"][..], &["why", "service/web"]] {
         let run = |more: &[&str]| headgate(&[command, &["--kubeconfig", kubeconfig], more].concat());
-        refused(&run(&[]), 2, &["give --azure-config-file"]);
+        refused_for(&command, &run(&[]), 2, &["give --azure-config-file"]);
         for (file, code, words) in [("/nonexistent", 2, "/nonexistent"), (azure_json, 3, "127.0.0.1:1")] {
-            refused(&run(&["--azure-config-file", file]), code, &[words]);
+            let output = run(&["--azure-config-file", file]);
+            refused_for(&(command, file), &output, code, &[words]);
         }
     }
 }

@@ -124,10 +124,9 @@ impl Agent {
 
     /// Waits until `/healthz` answers with this status.
     pub(crate) async fn answers(&self, status: u16) {
-        let (what, is_expected) = (format!("/healthz answers {status}"), |answer: &Response| {
-            answer.status == status
-        });
-        self.healthz_becomes(2 * super::SOON, &what, is_expected).await;
+        let what = format!("/healthz answers {status}");
+        self.healthz_becomes(super::SOON, &what, |answer| answer.status == status)
+            .await;
     }
 
     /// The text of `/metrics`.

@@ -1,5 +1,6 @@
 //! Commands of the program, as people call them.
 
+use std::fmt::Debug;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -22,11 +23,19 @@ pub(crate) fn succeed(command: &mut Command) -> String {
 }
 
 /// Standard error of a command that has failed with this exit code and in these words.
+#[track_caller]
 pub(crate) fn refused(output: &Output, code: i32, words: &[&str]) -> String {
+    refused_for(&words, output, code, words)
+}
+
+/// The same in this row of a table.
+#[track_caller]
+pub(crate) fn refused_for(row: &dyn Debug, output: &Output, code: i32, words: &[&str]) -> String {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{error}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(code), "{row:?}: {error}\n{printed}");
     for part in words {
-        assert!(error.contains(part), "{part:?} is not in\n{error}");
+        assert!(error.contains(part), "{row:?}: {part:?} is not in\n{error}\n{printed}");
     }
     error
 }

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{Controller, Emulator, SOON, api, apply_kinds, azure_json, populate, seed};
-use crate::harness::{objects, refused, settings_file};
+use crate::harness::{objects, refused_for, settings_file};
 
 /// The command line against one cluster.
 struct CommandLine {
@@ -44,8 +44,10 @@ impl CommandLine {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
+    #[track_caller]
     fn refused(&self, arguments: &[&str], code: i32, words: &[&str]) {
-        refused(&self.command(arguments).output().unwrap(), code, words);
+        let output = self.command(arguments).output().unwrap();
+        refused_for(&arguments, &output, code, words);
     }
 
     /// A command that goes on, and its output.

@@ -15,7 +15,7 @@ use super::caller::{ApiRequest, CONTROLLER, Caller, acting_on, install};
 use super::rendering::{delays, folder, hardened_with_identity, merged};
 use super::rights::{remove_verb, restore_rules};
 use crate::emulator::emulator_process::Emulator;
-use crate::harness::{http, refused};
+use crate::harness::{http, refused, refused_for};
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
 const NETWORK: &str = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/nodes";
@@ -259,7 +259,7 @@ async fn faults_in_the_cluster(cluster: &Cluster, azure: &Azure) {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         let output = command.arg("check").args(flags).output().unwrap();
-        refused(&output, 2, &[text]);
+        refused_for(&flags, &output, 2, &[text]);
     }
     let nowhere = scratch("check-nowhere").join("kubeconfig");
     let text = std::fs::read_to_string(&administrator.kubeconfig).unwrap();

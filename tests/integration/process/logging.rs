@@ -9,6 +9,7 @@ use super::settings_file;
 use crate::harness::refused;
 
 /// What an agent writes to standard error that cannot bind its metrics address.
+#[track_caller]
 fn log(settings: &str, levels: &str) -> String {
     let file = settings_file(&format!("metricsBindAddress: 192.0.2.1:1\n{settings}"));
     let directory = scratch("logging");

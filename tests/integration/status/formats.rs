@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::DRAIN;
 use super::world::World;
-use crate::harness::{refused, stdout_of};
+use crate::harness::{refused, refused_for, stdout_of};
 
 /// A command that follows the cluster, and the lines that it prints. It ends with the test.
 fn start_watch(world: &World, arguments: &[&str]) -> (Child, Lines<BufReader<ChildStdout>>) {
@@ -127,7 +127,7 @@ fn entries_of_the_kubeconfig_are_chosen_as_with_kubectl(world: &World) {
     stdout_of(world.headgate(&arguments));
     for flag in ["--context", "--cluster", "--user"] {
         let status = world.headgate(&["status", "--no-agents", flag, "nowhere"]);
-        refused(&status, 2, &["nowhere", "kubeconfig"]);
+        refused_for(&flag, &status, 2, &["nowhere", "kubeconfig"]);
     }
 }
 
@@ -142,7 +142,7 @@ fn a_service_is_named_with_its_namespace_or_by_n(world: &World) {
     assert_eq!(stdout_of(why(&["shop/web", "-n", "shop"])), full);
     for name in ["web", "a/b/c"] {
         let words = format!("{name:?} is not a Service; allowed: NAMESPACE/NAME");
-        refused(&why(&[name]), 2, &[&words]);
+        refused_for(&name, &why(&[name]), 2, &[&words]);
     }
     let words = "\"shop/web\" is not in the namespace other";
     refused(&why(&["shop/web", "-n", "other"]), 2, &[words]);

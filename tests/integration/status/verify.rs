@@ -7,7 +7,7 @@ use headgate_test_kubernetes::eventually;
 use serde_json::{Value, json};
 
 use super::world::World;
-use crate::harness::{refused, stdout_of};
+use crate::harness::{refused, refused_for, stdout_of};
 
 const SCRATCH: [&str; 4] = [
     "--load-balancer",
@@ -85,7 +85,8 @@ async fn verify_leaves_nothing_down_even_when_it_is_killed() {
     world.lead("n1_0a").await;
     // A node of the cluster: not beside a leader; the next run and `restore` repair what a kill leaves.
     for (node, words) in [("node-1", "n1_0a leads"), ("node-7", "no Node")] {
-        refused(&world.with_azure(&["verify", "--yes", "--node", node]), 1, &[words]);
+        let verify = world.with_azure(&["verify", "--yes", "--node", node]);
+        refused_for(&node, &verify, 1, &[words]);
     }
     world.lead("").await;
     let node = ["--node", "node-1"];
