@@ -397,6 +397,7 @@ fn events_page_has_exactly_the_reasons_that_the_product_records() {
     let expected = [
         "crates/controller/src/local_pools/controller/reporter.rs",
         "crates/maintenance/src/controller/events.rs",
+        "crates/maintenance/src/controller/executor/maintenance_writes.rs",
     ];
     assert_eq!(composed, expected.into());
     let recorded: BTreeSet<String> = found.iter().flat_map(|(_, source)| event_reasons(source)).collect();
