@@ -1,6 +1,6 @@
 //! The guard of rules that probe a Service's `healthCheckNodePort`, or its health at headgate, or that have the name of a Service with such a
-//! port: such a rule is served only by Nodes with a serving endpoint of that Service in the pool's family, however many other Nodes the pool
-//! has. Pure.
+//! port: such a rule is served only by Nodes with a serving endpoint of that Service in the rule's family, or in each family if it is not known,
+//! however many other Nodes the pool has. Pure.
 //!
 //! Invariants: as long as such a rule has a serving entry, a revocable signal does not take its last one. An entry stays until a
 //! read shows another entry in service whose Node is Ready, has no signal, is not about to end by one for `/healthz` alone and serves
@@ -132,6 +132,7 @@ impl RuleGuard<'_> {
             return;
         }
         let (mut needed, mut unknown) = (BTreeMap::new(), None);
+        let pool_family = family_of(self.pool);
         for rule in &self.pool.rules {
             let (service, needs_agent) = match self.need(rule, services) {
                 Some(Need::Endpoint(service)) => (service, false),
@@ -142,7 +143,17 @@ impl RuleGuard<'_> {
                 }
                 None => continue,
             };
-            needed.entry(service.name).or_insert((service, false)).1 |= needs_agent;
+            let is_named_after = |named: LocalService<'_>| named.name == service.name;
+            let family = pool_family.or_else(|| {
+                // cloud-provider-azure puts the rules of IPv6 into pools with the suffix.
+                let named = services.service_of_rule(&rule.name);
+                named.is_some_and(is_named_after).then_some(IpFamily::IPv4)
+            });
+            let families = IpFamily::ALL.into_iter();
+            for family in families.filter(|each| family.is_none_or(|known| known == *each)) {
+                let need = needed.entry((service.name, family)).or_insert((service, false));
+                need.1 |= needs_agent;
+            }
         }
         if let Some(why) = unknown {
             let in_service = revocable
@@ -152,8 +163,8 @@ impl RuleGuard<'_> {
                 held.entry(entry.index).or_default().unknown = Some(why);
             }
         }
-        let (may_lift, family) = (self.inputs.interfaces.knows_pool(self.pool), family_of(self.pool));
-        for (name, (service, needs_agent)) in needed {
+        let may_lift = self.inputs.interfaces.knows_pool(self.pool);
+        for ((name, family), (service, needs_agent)) in needed {
             let lacks_agent = |node: &ClusterNode| needs_agent && node.lacks_agent;
             let serving = revocable.iter().filter_map(|entry| {
                 let claimants = entry.owner.claimants.iter();
@@ -164,7 +175,7 @@ impl RuleGuard<'_> {
                 may_serve.then_some((*entry, since))
             });
             let serving: Vec<_> = serving.collect();
-            if serving.is_empty() || self.is_served_by_others(service, lacks_agent) {
+            if serving.is_empty() || self.is_served_by_others(service, family, lacks_agent) {
                 continue;
             }
             // What does not end, then what is in service, then what is held back already, then the Node that has served longest;
@@ -227,8 +238,13 @@ impl RuleGuard<'_> {
         })
     }
 
-    /// Whether an entry is in service whose Node has no signal and serves the Service.
-    fn is_served_by_others(&self, service: LocalService<'_>, lacks_agent: impl Fn(&ClusterNode) -> bool) -> bool {
+    /// Whether an entry is in service whose Node has no signal and serves the Service in this family.
+    fn is_served_by_others(
+        &self,
+        service: LocalService<'_>,
+        family: IpFamily,
+        lacks_agent: impl Fn(&ClusterNode) -> bool,
+    ) -> bool {
         let can_serve = |name: &str| {
             let node = self.inputs.targets.nodes.by_name(name);
             node.is_some_and(|node| {
@@ -236,10 +252,7 @@ impl RuleGuard<'_> {
             })
         };
         // Each entry needs a lookup.
-        let able: BTreeSet<&str> = service
-            .nodes(family_of(self.pool))
-            .filter(|name| can_serve(name))
-            .collect();
+        let able: BTreeSet<&str> = service.nodes(family).filter(|name| can_serve(name)).collect();
         !able.is_empty()
             && self.pool.entries.iter().any(|entry| {
                 let is_up = matches!(entry.admin_state, Some(AdminState::None | AdminState::Up));
@@ -253,20 +266,15 @@ impl RuleGuard<'_> {
     }
 }
 
-/// The family of a pool's entries: of the first address; of a pool of interfaces by its name, as cloud-provider-azure gives it.
-fn family_of(pool: &PoolView) -> IpFamily {
+/// The family of a pool's entries: of the first address; IPv6 for a pool of interfaces with cloud-provider-azure's name of such a one. `None` if
+/// neither tells it.
+fn family_of(pool: &PoolView) -> Option<IpFamily> {
     let address = pool.entries.iter().find_map(|entry| match entry.matcher {
         NodeMatcher::Address(address) => Some(IpFamily::from(address)),
         _ => None,
     });
-    let by_name = || {
-        if pool.id.name().to_ascii_lowercase().ends_with(IPV6_SUFFIX) {
-            IpFamily::IPv6
-        } else {
-            IpFamily::IPv4
-        }
-    };
-    address.unwrap_or_else(by_name)
+    let is_ipv6 = || pool.id.name().to_ascii_lowercase().ends_with(IPV6_SUFFIX);
+    address.or_else(|| is_ipv6().then_some(IpFamily::IPv6))
 }
 
 #[cfg(test)]

@@ -123,11 +123,13 @@ fn last_serving_node_of_a_local_service_stays_for_a_revocable_signal() {
 /// As where the pod on n1 is older than the second family of its Service.
 #[test]
 fn node_serves_only_the_rules_of_its_endpoints_family() {
-    for (pool, prefix, is_held) in [
-        ("p", Some("fd00::"), true),
-        ("kubernetes-IPv6", None, true),
-        ("kubernetes-IPv6", Some("10.0.0."), false),
-        ("p", None, false),
+    for (pool, rule, prefix, is_held) in [
+        ("p", "Http-32000", Some("fd00::"), true),
+        ("kubernetes-IPv6", "aweb-TCP-80-IPv6", None, true),
+        ("kubernetes-IPv6", "Http-32000", Some("10.0.0."), false),
+        ("kubernetes", "aweb-TCP-80", None, false),
+        // Of an administrator: neither name tells the family.
+        ("web-v6", "Http-32000", None, true),
     ] {
         let mut scene = Scene::new([&[DRAIN], &[], &[]], &[2, 1]);
         let slice = ipv6_slice("web-v6", Some("web"), &[("n1", None)]);
@@ -135,6 +137,7 @@ fn node_serves_only_the_rules_of_its_endpoints_family() {
         let mut view = view(scene.entries, scene.probes);
         let changed = Arc::make_mut(&mut view.pools[0]);
         changed.id = pool_id(pool);
+        changed.rules[1].name = rule.to_owned();
         for (number, (node, entry)) in (1..).zip(scene.nodes.iter_mut().zip(&mut changed.entries)) {
             node.addresses.push(format!("fd00::{number}").parse().unwrap());
             entry.matcher = match prefix {
@@ -144,7 +147,7 @@ fn node_serves_only_the_rules_of_its_endpoints_family() {
         }
         let plan = scene.plan_of(&view, &InterfaceCache::default());
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
-        assert_eq!(held.count(), usize::from(is_held), "{pool} {prefix:?}");
+        assert_eq!(held.count(), usize::from(is_held), "{pool} {rule} {prefix:?}");
     }
 }
 
