@@ -174,7 +174,7 @@ pub async fn list_on_request(
     let mut backoff = Backoff::default();
     let mut served = None;
     let (mut not_before, mut relaxed_not_before) = (Instant::now(), Instant::now());
-    let mut requested_at = None;
+    let (mut requested_at, mut only_others) = (None, BTreeSet::new());
     loop {
         let request = *requests.borrow_and_update();
         let listed_at = listings.borrow().requested_at;
@@ -208,7 +208,8 @@ pub async fn list_on_request(
             term,
             ..Reconcile::default()
         });
-        let listed = list(&arm, &scope, &previous, &recorded_pools, started_at + LIST_TIMEOUT);
+        let deadline = started_at + LIST_TIMEOUT;
+        let listed = list(&arm, &scope, &previous, &recorded_pools, &mut only_others, deadline);
         match span.run(listed).await {
             Ok(load_balancers) => {
                 backoff.reset();
@@ -252,11 +253,13 @@ fn relaxed_interval(entries: usize) -> Duration {
         .clamp(MIN_LIST_INTERVAL, MAX_RELAXED_LIST_INTERVAL)
 }
 
+/// `only_others` are the load balancers of the last list if it had none of the cluster's; the log names them once.
 async fn list(
     arm: &ArmClient,
     scope: &ListScope,
     previous: &Listing,
     recorded_pools: &RecordedPools,
+    only_others: &mut BTreeSet<LoadBalancerId>,
     deadline: Instant,
 ) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
     let managed = scope.managed.clone();
@@ -274,9 +277,8 @@ async fn list(
         Err(error) => return Err(error),
     };
     let LoadBalancerList { load_balancers, others } = found;
-    // After another empty list it is known.
-    let is_new = previous.requested_at.is_none() || !previous.load_balancers.is_empty();
-    if load_balancers.is_empty() && !others.is_empty() && is_new {
+    let others = if load_balancers.is_empty() { others } else { Vec::new() };
+    if has_new(&others, only_others) {
         let names: Vec<_> = others.iter().take(MAX_NAMES_LOGGED).map(LoadBalancerId::name).collect();
         tracing::warn!(
             group = scope.group.name(),
@@ -286,6 +288,12 @@ async fn list(
     }
     let views = load_balancers.into_iter().map(LoadBalancerView::from_summary);
     Ok(views.map(|view| shared(view, previous)).collect())
+}
+
+/// Whether one of these is not among the `known`, which become these.
+fn has_new(others: &[LoadBalancerId], known: &mut BTreeSet<LoadBalancerId>) -> bool {
+    let others = others.iter().cloned().collect();
+    !std::mem::replace(known, others).is_superset(known)
 }
 
 /// Reads each load balancer whose name is the cluster's.
@@ -356,6 +364,26 @@ mod tests {
         }
         for name in ["kubernetes2", "lb", "odd", "internal"] {
             assert!(!is_managed(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn load_balancers_of_others_are_new_once() {
+        let mut known = BTreeSet::new();
+        // An empty list is also that of a group that has the cluster's.
+        for (names, is_new) in [
+            (&[][..], false),
+            (&["aks"], true),
+            (&["aks"], false),
+            (&["renamed", "aks"], true),
+            (&["aks", "renamed"], false),
+            (&["renamed"], false),
+            (&[], false),
+            (&["renamed"], true),
+        ] {
+            let id = |name: &&str| LoadBalancerId::parse(&ID.replace("kubernetes", name)).unwrap();
+            let others: Vec<_> = names.iter().map(id).collect();
+            assert_eq!(has_new(&others, &mut known), is_new, "{names:?}");
         }
     }
 }
