@@ -145,11 +145,16 @@ fn next_snapshot(
         before.trackers.map(chosen, after)
     };
     let last_error = failure(&outcome).map(|failure| {
-        let known = before.last_error.clone().filter(|known| known.reason == failure.reason);
-        known.unwrap_or(ImdsError {
+        let has_document = |reason| reason == ImdsErrorReason::Event;
+        let known = before.last_error.as_ref();
+        let known = known.filter(|known| has_document(known.reason) == has_document(failure.reason));
+        let first_at = known.map_or(now.wall, |known| known.first_at);
+        let known = known.filter(|known| known.reason == failure.reason);
+        known.cloned().unwrap_or(ImdsError {
             reason: failure.reason,
             error: failure.error,
             since: now.wall,
+            first_at,
         })
     });
     let Ok(document) = outcome else {
@@ -182,9 +187,13 @@ fn next_snapshot(
 }
 
 /// Whether a failure is one to warn of, and not of the reason that was `warned` of last. Others than events that are not readable are once they
-/// have lasted as long as the first response may take.
+/// have lasted as long as the first response may take: whatever their reasons for a first warning, of one reason for a further one.
 fn is_to_warn(failure: &ImdsError, warned: Option<ImdsErrorReason>, now: Timestamp) -> bool {
-    let age = Duration::try_from(now.duration_since(failure.since)).unwrap_or_default();
+    let since = match warned {
+        None | Some(ImdsErrorReason::Event) => failure.first_at,
+        Some(_) => failure.since,
+    };
+    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     let has_lasted = failure.reason == ImdsErrorReason::Event || age >= FIRST_DOCUMENT_TIMEOUT;
     has_lasted && warned != Some(failure.reason)
 }
@@ -416,6 +425,21 @@ mod tests {
         ] {
             let is_warned = is_to_warn(&failed(reason), warned, after(seconds));
             assert_eq!(is_warned, expected, "{reason:?} {seconds} s {warned:?}");
+        }
+        // Reasons that alternate.
+        let mut snapshot = EventsSnapshot::default();
+        let mut warned = vec![];
+        for (seconds, reason) in (0..300).zip([ImdsErrorReason::Timeout, ImdsErrorReason::Status].iter().cycle()) {
+            let later = Moment {
+                wall: after(seconds),
+                ..now
+            };
+            snapshot = polled(&snapshot, Err(PollError::new(*reason, "x")), later);
+            let failure = snapshot.last_error.as_ref().unwrap();
+            if is_to_warn(failure, warned.last().copied(), later.wall) {
+                warned.push(*reason);
+            }
+            assert_eq!(warned.len(), usize::from(seconds >= 150), "{seconds} s");
         }
     }
 

@@ -57,6 +57,9 @@ pub struct ImdsError {
     pub error: String,
     /// The time of that failure.
     pub since: Timestamp,
+    /// The time of the first of the polls without a document, whatever their reasons; or without a complete one.
+    #[serde(skip)]
+    pub first_at: Timestamp,
 }
 
 impl EventsSnapshot {
