@@ -43,6 +43,10 @@ const COUNTER_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_CONCURRENT_WRITES: usize = 8;
 /// After this time a turn begins no further write of an Evacuation: what does not depend on these is planned again.
 const EVACUATION_WRITES_LIMIT: Duration = Duration::from_secs(1);
+/// Until a request for an Evacuation is repeated that was refused, as by a quota or a policy, which may last.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
+/// The same for one that failed.
+const FAILED_RETRY: Duration = Duration::from_secs(1);
 
 /// What became of the actions of a plan.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,8 +76,6 @@ pub(super) struct Executor {
     pub(super) evacuated: BTreeSet<(String, String)>,
     /// When the last write of an Evacuation that the plan still asks for is repeated, and why it failed, by the pod's UID.
     pub(super) refused: BTreeMap<String, (Instant, String)>,
-    /// Until a write of an Evacuation that fails now is repeated.
-    pub(super) retry: Duration,
     /// Why the last write of a Node failed for which the plan still asks.
     pub(super) refused_nodes: RefusedNodes,
 }
@@ -191,10 +193,15 @@ impl Executor {
 
     /// Remembers that an Evacuation could not be written, but for what another turn resolves. Gives whether it failed so before.
     fn remember_refusal(&mut self, action: &Action, error: &WriteError) -> bool {
-        let (Some(pod), WriteError::Refused(why) | WriteError::Failed(why)) = (action.evacuated_pod(), error) else {
+        let (pause, why) = match error {
+            WriteError::Refused(why) => (REFUSED_RETRY, why),
+            WriteError::Failed(why) => (FAILED_RETRY, why),
+            WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => return false,
+        };
+        let Some(pod) = action.evacuated_pod() else {
             return false;
         };
-        let refusal = (Instant::now() + self.retry, why.clone());
+        let refusal = (Instant::now() + pause, why.clone());
         let before = self.refused.insert(pod.to_owned(), refusal);
         before.is_some_and(|(_, before)| before == *why)
     }

@@ -79,7 +79,6 @@ impl MaintenanceController {
                 started_at: context.clock.now().wall,
                 evacuated: BTreeSet::new(),
                 refused: BTreeMap::new(),
-                retry: FIRST_RETRY,
                 refused_nodes,
             },
             caches,
@@ -92,6 +91,7 @@ impl MaintenanceController {
 
     /// Runs until a cache ends.
     pub(super) async fn run(mut self) {
+        let mut retry = FIRST_RETRY;
         loop {
             let now = self.context.clock.now();
             let turned = self.turn(now).await;
@@ -115,11 +115,10 @@ impl MaintenanceController {
                     wake_at = wake_at.min(now.mono + wait);
                 }
                 if executed.failures > 0 {
-                    let retry = &mut self.executor.retry;
-                    wake_at = wake_at.min(Instant::now() + *retry);
-                    *retry = (*retry * 2).min(LONGEST_RETRY);
-                } else if self.executor.refused.is_empty() {
-                    self.executor.retry = FIRST_RETRY;
+                    wake_at = wake_at.min(Instant::now() + retry);
+                    retry = (retry * 2).min(LONGEST_RETRY);
+                } else {
+                    retry = FIRST_RETRY;
                 }
             }
             sleep(MIN_INTERVAL).await;
