@@ -164,9 +164,9 @@ pub fn protection<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a Budg
     }
 }
 
-/// The one budget of the pod, if it allows no disruption.
+/// The one budget of the pod, if it allows no disruption. A pod that is not started yet has it, too: it may be Ready later.
 fn protecting<'a>(pod: &PodFacts, budgets: impl IntoIterator<Item = &'a BudgetFacts>) -> Option<&'a BudgetFacts> {
-    let mut about = budgets.into_iter().filter(|budget| budget.is_about(pod));
+    let mut about = budgets.into_iter().filter(|budget| budget.selects(pod));
     let only = about.next().filter(|_| about.next().is_none())?;
     (only.disruptions_allowed <= 0).then_some(only)
 }

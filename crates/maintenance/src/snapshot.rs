@@ -89,9 +89,14 @@ impl BudgetFacts {
         })
     }
 
+    /// Whether the budget selects the pod.
+    pub(crate) fn selects(&self, pod: &PodFacts) -> bool {
+        self.namespace == pod.namespace && self.selector.matches(&pod.labels)
+    }
+
     /// Whether the Eviction API asks the budget about the pod. It asks none about one whose phase is `Pending`.
     pub fn is_about(&self, pod: &PodFacts) -> bool {
-        !pod.is_pending && self.namespace == pod.namespace && self.selector.matches(&pod.labels)
+        !pod.is_pending && self.selects(pod)
     }
 
     /// Whether the budget, if it is the only one of the pod, lets the pod go now.

@@ -304,6 +304,7 @@ fn only_a_ready_pod_of_one_budget_that_needs_all_is_protected() {
         pod
     };
     let (ready, not_ready) = (scene().pod, of(|pod| pod.is_ready = false));
+    let pending = of(|pod| (pod.is_ready, pod.is_pending) = (false, true));
     let bare = of(|pod| pod.owner = None);
     let (all, room) = (budget(true, 0), budget(true, 1));
     let (two, unhealthy) = (vec![all.clone(), all.clone()], budget(false, 0));
@@ -315,6 +316,7 @@ fn only_a_ready_pod_of_one_budget_that_needs_all_is_protected() {
         ("it has room", &ready, vec![room], false, Protection::None),
         ("two budgets", &ready, two, false, Protection::None),
         ("not Ready", &not_ready, all.clone(), true, Protection::None),
+        ("not started", &pending, all.clone(), true, Protection::None),
         ("no ReplicaSet", &bare, all.clone(), false, NeedsAll),
     ] {
         assert_eq!(evacuator(pod, &budgets, 0).is_some(), has_evacuator, "{what}");
