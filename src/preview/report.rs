@@ -114,7 +114,7 @@ pub(crate) struct BudgetRow {
     pub budget: String,
     /// How many pods may be evicted now.
     pub disruptions_allowed: i32,
-    /// How many pods of these nodes it is about.
+    /// How many pods of these nodes leave only where it allows a disruption.
     pub pods: usize,
 }
 
@@ -305,7 +305,8 @@ fn budgets(budgets: &[BudgetFacts], leaving: &[&PodFacts]) -> Vec<BudgetRow> {
     let mut rows: Vec<_> = budgets
         .iter()
         .filter_map(|budget| {
-            let pods = evicted().filter(|pod| budget.is_about(pod)).count();
+            let needs_room = |pod: &&&PodFacts| budget.is_about(pod) && (pod.is_ready || !budget.lets_unready_go);
+            let pods = evicted().filter(needs_room).count();
             (pods > 0).then(|| BudgetRow {
                 budget: format!("{}/{}", budget.namespace, budget.name),
                 disruptions_allowed: budget.disruptions_allowed,

@@ -177,10 +177,16 @@ fn blockers_and_narrow_budgets_are_named() {
         pod_type: PodType::DaemonSet,
         ..pod("one", "log", 0)
     };
+    let ready = PodFacts {
+        is_ready: true,
+        ..pod("two", "cache", 0)
+    };
     let pods = vec![
         pod("one", "db", 0),
         twice,
         daemon,
+        pod("one", "cache", 0),
+        ready,
         pod("one", "web", 0),
         pod("two", "web", 0),
     ];
@@ -195,6 +201,10 @@ fn blockers_and_narrow_budgets_are_named() {
         },
         budget("web", "web", 1),
         budget("other", "other", 0),
+        BudgetFacts {
+            lets_unready_go: true,
+            ..budget("cache", "cache", 1)
+        },
     ];
     let preview = Preview::from_snapshot(&snapshot);
     let rows = preview.blocked.iter().map(|row| (row.pod.as_str(), row.reason));
@@ -210,6 +220,7 @@ fn blockers_and_narrow_budgets_are_named() {
         .collect();
     let expected = json!([
         ["shop/db", 0, 1],
+        ["shop/cache", 1, 1],
         ["shop/tier", 1, 1],
         ["shop/twice", 1, 1],
         ["shop/web", 1, 2]
