@@ -26,6 +26,8 @@ const GETS_404: &str = "gets 404 unless serviceHealthChecks is Path and the path
 /// What gives ports that are not of TCP a probe on Azure, where annotations do not.
 const PROBE_OTHER_PROTOCOLS: &str = "set clusterServiceLoadBalancerHealthProbeMode: shared, or externalTrafficPolicy: Local: otherwise \
                                      cloud-provider-azure gives UDP and SCTP ports no probe";
+/// What points the probe of any port on AWS.
+const ANNOTATE_AWS: &str = "AWS: service.beta.kubernetes.io/aws-load-balancer-healthcheck-port, …-protocol and …-path";
 /// The port of kube-proxy's health server, which shared probes use by default.
 const KUBE_PROXY_PORT: u16 = 10256;
 
@@ -226,7 +228,9 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Found {
             .filter(|service| service.is_load_balancer() && !service.is_local())
     };
     let findings = cluster().filter_map(|service| {
-        if unannotated_ports(service, port, |path| path.starts_with(SERVICES_PATH)).is_some() {
+        let others = unannotated_ports(service, port, |path| path.starts_with(SERVICES_PATH));
+        // Where these are all of its ports, nothing points at it.
+        if others.is_some_and(|others| others.len() < service.spec.ports.len()) {
             let what = format!("its probe reaches headgate's port, but {GETS_404}");
             return Some(Finding::failure(what, "point the probe at the path /healthz").about(object(service)));
         }
@@ -238,15 +242,17 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Found {
                 "its ports {} have no health probe on Azure, so nodes with signals keep getting their traffic",
                 others.join(", ")
             );
-            let finding = Finding::warning(what, PROBE_OTHER_PROTOCOLS);
+            let finding = Finding::warning(what, format!("Azure: {PROBE_OTHER_PROTOCOLS}; {ANNOTATE_AWS}"));
             return (!others.is_empty()).then(|| finding.about(object(service)));
         }
         let what = format!(
             "no annotation points its probe at :{port}/healthz over HTTP: unless its load balancer probes that by itself, nodes with signals keep \
              getting its connections"
         );
-        let do_ = "Azure, for TCP: service.beta.kubernetes.io/port_PORT_health-probe_port, …_protocol and …_request-path; AWS: \
-                   service.beta.kubernetes.io/aws-load-balancer-healthcheck-port, …-protocol and …-path; elsewhere configure the load balancer";
+        let do_ = format!(
+            "Azure, for TCP: service.beta.kubernetes.io/port_PORT_health-probe_port, …_protocol and …_request-path; {ANNOTATE_AWS}; elsewhere \
+             configure the load balancer"
+        );
         Some(Finding::warning(what, do_).about(object(service)))
     });
     let number = cluster().count();
@@ -291,7 +297,7 @@ fn unannotated_ports(service: &ServiceObject, port: u16, is_path: impl Fn(&str) 
         .iter()
         .partition(|port| matches!(&*port.protocol, "TCP" | ""));
     let names = others.iter().map(|port| format!("{} {}", port.protocol, port.port));
-    (!tcp.is_empty() && tcp.into_iter().all(azure)).then(|| names.collect())
+    tcp.into_iter().all(azure).then(|| names.collect())
 }
 
 pub(super) fn check_local_services(world: &World) -> Found {
@@ -332,7 +338,8 @@ pub(super) fn check_local_services(world: &World) -> Found {
                  check node port {port}, and cloud-provider-azure gives UDP and SCTP ports no other probe",
                 others.join(", ")
             );
-            let finding = Finding::warning(what, "let admin states take nodes out: adminState.mode Enforce");
+            let do_ = format!("Azure: let admin states take nodes out: adminState.mode Enforce; {ANNOTATE_AWS}");
+            let finding = Finding::warning(what, do_);
             return (!others.is_empty()).then(|| finding.about(object(service)));
         }
         let what = format!(
@@ -357,7 +364,7 @@ fn is_drained_by_admin_states(world: &World) -> bool {
     world.azure.is_some() && world.settings.admin_state.mode == AdminStateMode::Enforce
 }
 
-/// The ports that are not probed at the Service's path; `None` if no port is.
+/// The ports that are not probed at the Service's path; `None` if a port that could be is not.
 fn ports_not_probed_at_path(service: &ServiceObject, settings: &Settings) -> Option<Vec<String>> {
     let port = settings.healthz_bind_address.port();
     let is_path = |path: &str| path == own_path(service);

@@ -343,6 +343,10 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
         "! probes service/default/web its ports UDP 53 have no health probe",
     ),
     (
+        |world| world.services.as_mut().unwrap()[0].spec.ports = vec![udp_port()],
+        "! probes service/default/web its ports UDP 53 have no health probe",
+    ),
+    (
         |world| *web_annotations(world) = of_aws(&[("protocol", "HTTPS")]),
         "! probes service/default/web no annotation points its probe at :10456/healthz over HTTP",
     ),
@@ -385,6 +389,15 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
             web_annotations(world).insert(key.to_owned(), "/healthz/services/default/web".to_owned());
         },
         "! local-services service/default/web its ports UDP 53 keep getting connections",
+    ),
+    (
+        |world| {
+            world.settings.service_health = ServiceHealth::Path;
+            let spec = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000,
+                "ports": [{"port": 53, "protocol": "UDP"}]});
+            world.services = Ok(vec![service("dns", "1", &spec)]);
+        },
+        "! local-services service/default/dns its ports UDP 53 keep getting connections",
     ),
 ];
 
