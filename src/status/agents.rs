@@ -31,21 +31,26 @@ pub(crate) async fn query_agents(
     overrides: &BTreeMap<String, Uri>,
 ) {
     let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;
-    let directly = async |node: &NodeRow| {
+    let directly = &async |node: &NodeRow| {
         let address = node.address.filter(|_| access.route != AgentRoute::ApiServer);
         let own = address.and_then(|address| statusz_uri(address, access.port));
         let uri = overrides.get(&node.name).cloned().or(own);
         let uri = uri.ok_or_else(|| "its address is not known".to_owned())?;
         in_time(deadline, Box::pin(fetch_agent_at(uri, &node.name))).await
     };
-    let asked: Vec<_> = report.nodes.iter().map(directly).collect();
-    let answers: Vec<_> = stream::iter(asked).buffered(MAX_CONCURRENT_QUERIES).collect().await;
+    let asked = report.nodes.iter_mut().map(|node| async move {
+        let direct = directly(node).await;
+        (node, direct)
+    });
+    let asked: Vec<_> = asked.collect();
+    let answers = stream::iter(asked).buffer_unordered(MAX_CONCURRENT_QUERIES);
+    let answers: Vec<_> = answers.collect().await;
     let pods = OnceCell::new();
     let list_pods = async || {
         let pods = AgentPods::list(client, access, None).await;
         (pods, Instant::now() + ALL_AGENTS_TIMEOUT)
     };
-    let entered = report.nodes.iter_mut().zip(answers).map(|(node, direct)| async {
+    let entered = answers.into_iter().map(|(node, direct)| async {
         let through = async {
             let (pods, deadline) = pods.get_or_init(&list_pods).await;
             in_time(*deadline, pods.as_ref().map_err(String::clone)?.fetch(&node.name)).await
@@ -89,10 +94,13 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
     use std::net::{IpAddr, Ipv4Addr};
 
     use headgate_test_kubernetes::{FakeApi, Fault};
     use jiff::Timestamp;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
     use super::*;
     use crate::agent_status::PathStatus;
@@ -200,6 +208,47 @@ mod tests {
                 "{case}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_hangs_keeps_none_of_those_behind_it_waiting() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let serving = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = |listener: &TcpListener| format!("http://{}/statusz", listener.local_addr().unwrap());
+        let overrides = [("first", &silent), ("last", &serving)]
+            .map(|(name, listener)| (name.to_owned(), uri(listener).parse().unwrap()))
+            .into();
+        let answer = serde_json::to_string(&AgentStatus::example("last")).unwrap();
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{answer}", answer.len());
+        let server = tokio::spawn(async move {
+            let (mut connection, _) = serving.accept().await.unwrap();
+            connection.read_exact(&mut [0; 16]).await.unwrap();
+            connection.write_all(answer.as_bytes()).await.unwrap();
+            connection
+        });
+        let unknown = (0..MAX_CONCURRENT_QUERIES).map(|number| format!("node-{number}"));
+        let names = iter::once("first".to_owned()).chain(unknown).chain(["last".to_owned()]);
+        let node = |name| NodeRow {
+            name,
+            ..NodeRow::default()
+        };
+        let mut report = StatusReport {
+            nodes: names.map(node).collect(),
+            ..StatusReport::default()
+        };
+        let access = AgentAccess {
+            port: 1,
+            route: AgentRoute::Direct,
+            namespace: NAMESPACE.to_owned(),
+        };
+        query_agents(&mut report, &FakeApi::default().client().0, &access, &overrides).await;
+        let [first, .., last] = &report.nodes[..] else {
+            panic!("{report:?}")
+        };
+        let why = first.verdict.why.as_deref().unwrap_or_default();
+        assert!(why.ends_with("no answer within 3 s"), "{why}");
+        assert!(last.verdict.answered, "{:?}", last.verdict);
+        server.await.unwrap();
     }
 
     #[tokio::test]
