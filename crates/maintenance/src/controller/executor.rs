@@ -43,10 +43,10 @@ const COUNTER_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_CONCURRENT_WRITES: usize = 8;
 /// After this time a turn begins no further write of an Evacuation: what does not depend on these is planned again.
 const EVACUATION_WRITES_LIMIT: Duration = Duration::from_secs(1);
-/// Until a request for an Evacuation is repeated that was refused, as by a quota or a policy, which may last.
-const REFUSED_RETRY: Duration = Duration::from_secs(5);
-/// The same for one that failed.
-const FAILED_RETRY: Duration = Duration::from_secs(1);
+/// Until a request for an Evacuation is repeated that failed once.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The same for one that failed again, or was refused, as by a quota or a policy: both may last.
+const LATER_RETRY: Duration = Duration::from_secs(5);
 
 /// What became of the actions of a plan.
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,7 +176,7 @@ impl Executor {
                         }
                     }
                     Err(error) => {
-                        let is_known = self.remember_refusal(&action, &error);
+                        let is_known = self.remember_refusal(turn, &action, &error);
                         turn.failed(&action, &span, &error, is_known);
                     }
                 }
@@ -191,18 +191,16 @@ impl Executor {
         pods.find_map(|pod| Some(self.refused.get(pod)?.0))
     }
 
-    /// Remembers that an Evacuation could not be written, but for what another turn resolves. Gives whether it failed so before.
-    fn remember_refusal(&mut self, action: &Action, error: &WriteError) -> bool {
-        let (pause, why) = match error {
-            WriteError::Refused(why) => (REFUSED_RETRY, why),
-            WriteError::Failed(why) => (FAILED_RETRY, why),
-            WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => return false,
-        };
-        let Some(pod) = action.evacuated_pod() else {
+    /// Remembers that an Evacuation could not be written, and that it is tried again, but for what another turn resolves. Gives whether it
+    /// failed so before.
+    fn remember_refusal(&mut self, turn: &mut Turn<'_>, action: &Action, error: &WriteError) -> bool {
+        let (Some(pod), WriteError::Refused(why) | WriteError::Failed(why)) = (action.evacuated_pod(), error) else {
             return false;
         };
-        let refusal = (Instant::now() + pause, why.clone());
-        let before = self.refused.insert(pod.to_owned(), refusal);
+        let is_first = matches!(error, WriteError::Failed(_)) && !self.refused.contains_key(pod);
+        let at = Instant::now() + if is_first { FIRST_RETRY } else { LATER_RETRY };
+        turn.write_at(at);
+        let before = self.refused.insert(pod.to_owned(), (at, why.clone()));
         before.is_some_and(|(_, before)| before == *why)
     }
 

@@ -117,13 +117,20 @@ async fn a_pod_whose_evacuation_is_refused_is_a_blocker_until_it_is_created() {
         "{message}"
     );
     assert_eq!(world.condition("m", "Blocked"), "True EvictionFailed");
-    // One that fails once does not wait for it.
+    // One that fails is tried again after a second, and then as often, with no change besides.
     leader.faults.set_for(Fault::Status(500), creates);
     world.pod("one", "db", &json!({})).await;
     sleep(SECOND / 2).await;
     leader.faults.set(Fault::None);
     sleep(2 * SECOND).await;
     assert!(!world.has_pod("db"));
+    leader.faults.set_for(Fault::Status(500), creates);
+    world.pod("one", "cache", &json!({})).await;
+    sleep(MINUTE).await;
+    leader.faults.set(Fault::None);
+    sleep(6 * SECOND).await;
+    assert!(!world.has_pod("cache"));
+    assert!(world.metric("headgate_maintenance_writes_total{outcome=\"failed\"}") > 10.0);
     world.until_gone(&["web"]).await;
     sleep(10 * SECOND).await;
     assert_eq!(world.node_status("m", "one").blockers_total, 0);
