@@ -269,7 +269,10 @@ async fn list(
         .await
     {
         Ok(found) => found,
-        Err(error) if is_missing(&error) => return Ok(BTreeMap::new()),
+        Err(error) if is_missing(&error) => {
+            only_others.clear();
+            return Ok(BTreeMap::new());
+        }
         Err(error @ ArmError::TooLarge(_)) => {
             tracing::info!(%error, "list of load balancers too large; each is read alone");
             return read_each(arm, scope, previous, &recorded_pools(), deadline).await;
@@ -278,8 +281,13 @@ async fn list(
     };
     let LoadBalancerList { load_balancers, others } = found;
     let others = if load_balancers.is_empty() { others } else { Vec::new() };
-    if has_new(&others, only_others) {
-        let names: Vec<_> = others.iter().take(MAX_NAMES_LOGGED).map(LoadBalancerId::name).collect();
+    let new = new_among(&others, only_others);
+    if !new.is_empty() {
+        let names: Vec<_> = new
+            .into_iter()
+            .take(MAX_NAMES_LOGGED)
+            .map(LoadBalancerId::name)
+            .collect();
         tracing::warn!(
             group = scope.group.name(),
             ?names,
@@ -290,10 +298,10 @@ async fn list(
     Ok(views.map(|view| shared(view, previous)).collect())
 }
 
-/// Whether one of these is not among the `known`, which become these.
-fn has_new(others: &[LoadBalancerId], known: &mut BTreeSet<LoadBalancerId>) -> bool {
-    let others = others.iter().cloned().collect();
-    !std::mem::replace(known, others).is_superset(known)
+/// Those that are not among the `known`, which become these.
+fn new_among<'a>(others: &'a [LoadBalancerId], known: &mut BTreeSet<LoadBalancerId>) -> Vec<&'a LoadBalancerId> {
+    let known = std::mem::replace(known, others.iter().cloned().collect());
+    others.iter().filter(|id| !known.contains(*id)).collect()
 }
 
 /// Reads each load balancer whose name is the cluster's.
@@ -371,19 +379,21 @@ mod tests {
     fn load_balancers_of_others_are_new_once() {
         let mut known = BTreeSet::new();
         // An empty list is also that of a group that has the cluster's.
-        for (names, is_new) in [
-            (&[][..], false),
-            (&["aks"], true),
-            (&["aks"], false),
-            (&["renamed", "aks"], true),
-            (&["aks", "renamed"], false),
-            (&["renamed"], false),
-            (&[], false),
-            (&["renamed"], true),
+        for (names, expected) in [
+            (&[][..], &[][..]),
+            (&["aks"], &["aks"]),
+            (&["aks"], &[]),
+            (&["renamed", "aks"], &["renamed"]),
+            (&["aks", "renamed"], &[]),
+            (&["renamed"], &[]),
+            (&[], &[]),
+            (&["renamed"], &["renamed"]),
         ] {
             let id = |name: &&str| LoadBalancerId::parse(&ID.replace("kubernetes", name)).unwrap();
             let others: Vec<_> = names.iter().map(id).collect();
-            assert_eq!(has_new(&others, &mut known), is_new, "{names:?}");
+            let new = new_among(&others, &mut known);
+            let found: Vec<_> = new.into_iter().map(LoadBalancerId::name).collect();
+            assert_eq!(found, expected, "{names:?}");
         }
     }
 }
