@@ -242,7 +242,7 @@ fn by_annotations(services: &[ServiceObject], settings: &Settings) -> Found {
                 "its ports {} have no health probe on Azure, so nodes with signals keep getting their traffic",
                 others.join(", ")
             );
-            let finding = Finding::warning(what, format!("Azure: {PROBE_OTHER_PROTOCOLS}; {ANNOTATE_AWS}"));
+            let finding = Finding::warning(what, format!("Azure: {PROBE_OTHER_PROTOCOLS}; {ANNOTATE_AWS}; elsewhere configure the load balancer"));
             return (!others.is_empty()).then(|| finding.about(object(service)));
         }
         let what = format!(
@@ -338,7 +338,9 @@ pub(super) fn check_local_services(world: &World) -> Found {
                  check node port {port}, and cloud-provider-azure gives UDP and SCTP ports no other probe",
                 others.join(", ")
             );
-            let do_ = format!("Azure: let admin states take nodes out: adminState.mode Enforce; {ANNOTATE_AWS}");
+            let do_ = format!(
+                "Azure: let admin states take nodes out: adminState.mode Enforce; {ANNOTATE_AWS}, with serviceHealthChecks: Path"
+            );
             let finding = Finding::warning(what, do_);
             return (!others.is_empty()).then(|| finding.about(object(service)));
         }
@@ -364,12 +366,12 @@ fn is_drained_by_admin_states(world: &World) -> bool {
     world.azure.is_some() && world.settings.admin_state.mode == AdminStateMode::Enforce
 }
 
-/// The ports that are not probed at the Service's path; `None` if a port that could be is not.
+/// The ports that are not probed at the Service's path; `None` if a port of TCP, which could be, is not.
 fn ports_not_probed_at_path(service: &ServiceObject, settings: &Settings) -> Option<Vec<String>> {
     let port = settings.healthz_bind_address.port();
     let is_path = |path: &str| path == own_path(service);
     let others = unannotated_ports(service, port, is_path);
-    others.filter(|_| settings.service_health == ServiceHealth::Path)
+    others.filter(|others| settings.service_health == ServiceHealth::Path || others.len() == service.spec.ports.len())
 }
 
 /// Where headgate answers about the Service.

@@ -392,7 +392,6 @@ const BROKEN_WITHOUT_AZURE: &[Broken] = &[
     ),
     (
         |world| {
-            world.settings.service_health = ServiceHealth::Path;
             let spec = json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 32000,
                 "ports": [{"port": 53, "protocol": "UDP"}]});
             world.services = Ok(vec![service("dns", "1", &spec)]);
