@@ -43,9 +43,9 @@ const COUNTER_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_CONCURRENT_WRITES: usize = 8;
 /// After this time a turn begins no further write of an Evacuation: what does not depend on these is planned again.
 const EVACUATION_WRITES_LIMIT: Duration = Duration::from_secs(1);
-/// Until a request for an Evacuation is repeated that failed once.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The same for one that failed again, or was refused, as by a quota or a policy: both may last.
+/// Until a write that failed once is repeated.
+pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The same for a request for an Evacuation that failed again, or was refused, as by a quota or a policy: both may last.
 const LATER_RETRY: Duration = Duration::from_secs(5);
 
 /// What became of the actions of a plan.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::blackholes::measure;
 use super::caches::{CONFIRMATION_INTERVAL, Caches};
-use super::executor::{Executed, Executor};
+use super::executor::{Executed, Executor, FIRST_RETRY};
 use super::metrics::GaugeValues;
 use super::node_edits::{RefusedNode, refused_nodes};
 use super::probe_markers::ProbeMarkers;
@@ -36,8 +36,7 @@ use crate::snapshot::Snapshot;
 
 /// Between two turns, so that changes in quick succession share one.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
-/// After a turn with a failed write. It doubles up to the longest.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// After turns with a failed write. The first is doubled up to this one.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// A turn without any change, in case a clock was set.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
