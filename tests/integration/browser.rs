@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::AgentOptions;
+use crate::harness::{AgentOptions, http};
 
 /// Has the title say how many milliseconds the browser needed from the last byte of the page to the end of its layout.
 const TIMED: &str = "<script>addEventListener('load', () => { document.body.getBoundingClientRect(); \
@@ -169,7 +169,8 @@ async fn statusz_is_a_page_that_runs_no_script() {
     let taint = json!([{"key": "headgate.dev/maintenance", "effect": "NoSchedule"}]);
     set_taints(&cluster.client(), &node, taint).await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
-    agent.answers(503).await;
+    let is_out = |answer: &http::Response| answer.status == 503;
+    agent.healthz_becomes(Duration::from_secs(20), "503", is_out).await;
 
     let proxy = Proxy::start(agent.metrics_address(), Change::None).await;
     let page = document(format!("http://{}/statusz", proxy.address)).await;
