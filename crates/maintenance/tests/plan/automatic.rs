@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use crate::gate::open;
 use crate::world::{World, announce, announce_eviction, in_service};
 
 /// The time of a cause, where it is not the default.
@@ -403,6 +404,25 @@ fn a_machine_is_held_until_its_node_is_out() {
     world.snapshot.machines = Some(Vec::new());
     world.settle();
     assert!(automatic(&world).is_empty() && !world.node("one").unschedulable);
+}
+
+/// A quarter of the 10 min while reads show the node in service; 30 s, and 60 s more for connections, once they show it out.
+#[test]
+fn a_machine_is_released_at_the_bounds_of_its_gate() {
+    for (is_out, bound) in [(false, 150), (true, 90)] {
+        let mut world = world(&[Cause::Machine]);
+        let since = Some(world.now);
+        let traffic = if is_out { NodeTraffic::Out { since } } else { in_service() };
+        world.observe("one", traffic);
+        world.node("one").connections = Some(open(9));
+        world.snapshot.machines = Some(vec![deleted_machine("one", true)]);
+        world.settle();
+        for (seconds, is_held) in [(bound - 1, true), (1, false)] {
+            world.pass(seconds);
+            let machines = Some(vec![deleted_machine("one", is_held)]);
+            assert_eq!(world.snapshot.machines, machines, "{is_out}, {bound} s");
+        }
+    }
 }
 
 /// The label has the cause that came first, and a later one may be all that is left.

@@ -88,7 +88,7 @@ fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
 }
 
 /// The condition of an agent that counts so many.
-fn open(connections: u32) -> MarkerFact {
+pub(super) fn open(connections: u32) -> MarkerFact {
     MarkerFact {
         status: MarkerStatus::False,
         reason: "ConnectionsOpen".to_owned(),
