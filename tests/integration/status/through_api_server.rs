@@ -26,7 +26,9 @@ pub(super) fn documented_rights() -> String {
 
 async fn create_cluster(client: &Client, kubeconfig: &Path) {
     let nodes = Api::<Node>::all(client.clone());
-    objects::create(&nodes, json!({"metadata": {"name": "far"}})).await;
+    // Cordoned, so that `why` says it where maintenances are not known.
+    let node = json!({"metadata": {"name": "far"}, "spec": {"unschedulable": true}});
+    objects::create(&nodes, node).await;
     let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": UNREACHABLE}]}});
     objects::merge_status(&nodes, "far", address).await;
     succeed(kubectl(kubeconfig).args(["-n", "kube-system", "create", "serviceaccount", "headgate"]));
@@ -89,6 +91,8 @@ fn agents_answer_through_the_api_server() {
             let explained = succeed(why.args(["why", "far", "-o", "yaml", "--kubeconfig"]).arg(&viewer));
             let explained: Value = serde_yaml::from_str(&explained).unwrap();
             assert_eq!(explained["sent"], "yes", "{explained}");
+            let text = stdout_of(headgate(&viewer, &["why", "far"]));
+            assert!(!text.contains("not known"), "{text}");
             // Without the right to list pods, both failures are named.
             succeed(kubectl(administrator).args(["-n", "kube-system", "delete", "rolebinding", "headgate-viewer"]));
             eventually(Duration::from_secs(30), "the right is gone", async || {
