@@ -457,7 +457,18 @@ async fn each_permission_is_needed_and_the_policy_allows_no_more(
     let web = format!("{PODS}/web/eviction");
     let mut eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
     let ask = ApiRequest::post(&web, eviction.clone()).dry_run();
-    unbound.refused(&ask, &["with a token that is bound to a Pod"]).await;
+    let bound = "with a token that is bound to a Pod";
+    unbound.refused(&ask, &[bound]).await;
+    let uid = administrator.get(&format!("{PODS}/web")).await["metadata"]["uid"].clone();
+    let evacuation = format!("{EVACUATIONS}/{}-web", uid.as_str().unwrap());
+    let finalizers = json!({"metadata": {"finalizers": ["evacuation.headgate.dev/instigator_another"]}});
+    let status = administrator.get(&evacuation).await;
+    for ask in [
+        ApiRequest::merge(&evacuation, finalizers),
+        ApiRequest::put(&format!("{evacuation}/status"), status),
+    ] {
+        unbound.refused(&ask.dry_run(), &[bound]).await;
+    }
     // An eviction is of one pod, and no other of its name.
     eviction["deleteOptions"] = json!({"preconditions": {"uid": "another"}});
     let (answer, body) = leader.ask(&ApiRequest::post(&web, eviction)).await;

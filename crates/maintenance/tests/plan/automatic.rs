@@ -412,7 +412,11 @@ fn a_machine_is_released_at_the_bounds_of_its_gate() {
     for (is_out, bound) in [(false, 150), (true, 90)] {
         let mut world = world(&[Cause::Machine]);
         let since = Some(world.now);
-        let traffic = if is_out { NodeTraffic::Out { since } } else { in_service() };
+        let traffic = if is_out {
+            NodeTraffic::Out { since }
+        } else {
+            in_service()
+        };
         world.observe("one", traffic);
         world.node("one").connections = Some(open(9));
         world.snapshot.machines = Some(vec![deleted_machine("one", true)]);
