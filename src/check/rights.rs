@@ -217,11 +217,11 @@ fn add_for_leaders(rights: &mut Rights, why: &'static str) {
     rights.add_in(why, LEASES, "leases", (SYSTEM, "headgate-leader"), &["get", "update"]);
     rights.add_in(why, LEASES, "leases", (SYSTEM, ""), &["create"]);
     rights.add(why, "", "services", &["list", "watch"]);
-    rights.add(why, "discovery.k8s.io", "endpointslices", &["list", "watch"]);
 }
 
 fn add_for_admin_states(rights: &mut Rights, settings: &Settings) {
     let why = ADMIN_STATES;
+    rights.add(why, "discovery.k8s.io", "endpointslices", &["list", "watch"]);
     let shared = (SYSTEM, "aks-managed-resource-locker");
     rights.add_in(why, LEASES, "leases", shared, &["get", "list", "watch", "update"]);
     rights.add_in(

@@ -44,9 +44,9 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* true or false: `.value`, or where it is `auto`, `.default`. */}}
+{{/* true or false: `.value`, or where it is `auto` or empty, `.default`. Helm takes a value away that is null before the schema sees it. */}}
 {{- define "headgate.resolve" -}}
-{{- if eq (toString .value) "auto" -}}{{ .default }}{{- else -}}{{ .value }}{{- end -}}
+{{- if or (kindIs "invalid" .value) (eq (toString .value) "auto") -}}{{ .default }}{{- else -}}{{ .value }}{{- end -}}
 {{- end -}}
 
 {{/* What is on, from the profile and the values that override it: every template reads this and not the values. */}}
@@ -70,7 +70,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if $managed }}{{- $groups = append $groups "azmonitoring.coreos.com" }}{{- end -}}
 {{- end -}}
 {{- $rule := and $azure (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PrometheusRule") -}}
-{{- $identity := $values.azure.workloadIdentity -}}
+{{- $identity := $values.azure.workloadIdentity | default "auto" -}}
 {{- if eq $identity "auto" }}{{- $identity = ternary "token" "none" (ne $values.azure.clientId "") }}{{- end -}}
 {{- $secret := $values.azure.existingSecret -}}
 {{- if and (not $secret) (include "headgate.azureJson" .) }}{{- $secret = printf "%s-azure" (include "headgate.fullname" .) }}{{- end -}}

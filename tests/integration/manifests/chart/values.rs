@@ -43,6 +43,8 @@ profile: gke → profile
 connections: {enabled: "yes"} → enabled
 signals: {cordon: true} → cordon
 signals: {cordon: soon} → cordon
+signals: {cordon: 61m} → cordon
+{maintenance: {enabled: true, automatic: [{cause: shutdown, timeout: ""}]}} → timeout
 azure: {workloadIdentity: pod} → workloadIdentity
 agent: {securityContext: {privileged: "no"}} → privileged
 controller: {affinity: {nodeAfinity: {}}} → nodeAfinity
@@ -50,12 +52,25 @@ settings: {adminState: {mode: dry-run}} → mode
 settings: {adminstate: {mode: Observe}} → adminstate
 settings: {outOfLoadBalancers: {failedProbes: 0}} → failedProbes
 uninstall: {timeout: soon} → timeout
+uninstall: {timeout: 1500m} → timeout
 {profile: aks, azure: {existingSecret: Azure_Config}} → existingSecret
 {profile: aks, azure: {configSecret: "-azure"}} → configSecret
 imagePullSecrets: [{nmae: registry}] → imagePullSecrets
 agent: {priorityClassName: Very High} → priorityClassName
 "#;
     assert_refused(&json!({}), table);
+}
+
+/// A key without a value, as where all lines below it are comments.
+#[test]
+fn an_empty_value_is_its_default() {
+    let empty = json!({"delayTermination": {"clusterAutoscaler": null, "karpenter": null}, "outOfLoadBalancers": {"enabled": null},
+        "evictionNotices": {"enabled": null}, "signals": {"kubeletShutdown": null, "cordon": null}, "connections": {"enabled": null},
+        "podMonitor": {"enabled": null}, "prometheusRule": {"enabled": null}, "azure": {"workloadIdentity": null}});
+    for base in [json!({}), aks()] {
+        let with_empty = rendered("kube-system", &merged(base.clone(), empty.clone()), &[]);
+        assert_eq!(with_empty, rendered("kube-system", &base, &[]));
+    }
 }
 
 #[test]
@@ -182,6 +197,16 @@ fn maintenances_are_installed_without_azure() {
     let binding = named("RoleBinding", "headgate-leader");
     assert_eq!(binding["subjects"][0]["name"], "headgate-controller");
     named("ClusterRole", "headgate-out-of-load-balancers");
+    let of_azure = [
+        "aks-managed-resource-locker",
+        "endpointslices",
+        "\"events\"],\"verbs\":[\"list\"",
+    ];
+    let roles = objects
+        .iter()
+        .filter(|object| object["kind"].as_str().unwrap().ends_with("Role"));
+    let roles = roles.map(Value::to_string).collect::<String>();
+    assert_eq!(of_azure.map(|what| roles.contains(what)), [false; 3]);
     named("ValidatingAdmissionPolicy", "headgate-leader");
     named("CustomResourceDefinition", "nodemaintenances.headgate.dev");
 }
