@@ -58,7 +58,7 @@ async fn list_nodes() -> Option<Vec<String>> {
     let config = api_server::infer_config(None, &KubeConfigOptions::default())
         .await
         .ok()?;
-    let client = api_server::build_client(&config, Program::Cli).ok()?;
+    let client = api_server::build_lazy_client(&config, Program::Cli).ok()?;
     let nodes = Api::<Decoded<PartialObjectMeta<Node>>>::all(client)
         .list(&ListParams::default().limit(MAX_NODES))
         .await

@@ -1,7 +1,7 @@
 //! Whether the leader may write Nodes other than its own.
 //!
 //! Invariant: only a process of the controllers may, because its `ServiceAccount` has no token on every node;
-//! the policy `headgate-nodes` refuses all others (docs/decisions.md 54). A feature that writes other Nodes checks this at the start
+//! the policy `headgate-nodes` refuses all others (docs/dev/decisions.md 54). A feature that writes other Nodes checks this at the start
 //! of each term, and does nothing after a refusal. The writes themselves are left to the feature.
 
 use headgate_kubernetes::leader::CandidatePlacement;

@@ -1,4 +1,4 @@
-//! Exports spans to an OpenTelemetry collector: OTLP as protobuf over HTTP (docs/dev/decisions.md 41).
+//! Exports spans to an OpenTelemetry collector: OTLP as protobuf over HTTP.
 //!
 //! Exports headgate's own spans only, and no events, so no log line reaches the collector. The queue of spans is bounded: a
 //! slow or missing collector loses spans and delays nothing, except the end of the process by [`SHUTDOWN_TIMEOUT`]. The SDK
