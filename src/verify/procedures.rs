@@ -212,6 +212,7 @@ pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Re
             );
             return Ok(());
         }
+        session.note_restored(&first.pool);
         session.end_turn().await;
     }
     let is_back = |read: &Read| read.state(&first) != Some(AdminState::Down);

@@ -1,8 +1,10 @@
 //! The reads and writes of a run, on the entries that the user named and no others.
 //!
-//! Invariants: an entry is recorded before it is set `Down`. [`Session::restore`] leaves nothing that was recorded and not restored,
-//! unless Azure refuses it; it is called on every way out. A write that was begun is not abandoned.
+//! Invariants: an entry is recorded from before it is set `Down` until a write has restored it, or a read that cannot lag behind the `Down` shows
+//! that it is not. [`Session::restore`] leaves nothing that was recorded and not restored, unless Azure refuses it; it is called on every way
+//! out. A write that was begun is not abandoned.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ pub(super) const SPARE_NAME: &str = "headgate-verify";
 pub(super) const READ_TIMEOUT: Duration = Duration::from_mins(1);
 /// From a PUT to the end of its operation.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long reads may lag behind the end of an operation.
+/// How long reads may lag behind writes and the ends of their operations.
 const READ_LAG: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -122,20 +124,27 @@ pub(super) struct Session {
     pub(super) plan: Plan,
     interrupted: CancellationToken,
     turn: Option<WriteTurn>,
+    /// When each pool was written last, unless that has restored it: until reads do not lag any more, it may have an entry that is `Down`.
+    written_at: BTreeMap<PoolId, Instant>,
     /// Codes of the requests that were refused with 403.
     pub(super) refused: Vec<String>,
 }
 
 impl Session {
     pub(super) fn new(arm: ArmClient, writer: SoleWriter, plan: Plan, interrupted: CancellationToken) -> Self {
-        Self {
+        let mut session = Self {
             arm,
             writer,
             plan,
             interrupted,
             turn: None,
+            written_at: BTreeMap::new(),
             refused: Vec::new(),
-        }
+        };
+        // An earlier run may have written until now.
+        let recorded = session.recorded().into_keys();
+        session.written_at = recorded.map(|pool| (pool, Instant::now())).collect();
+        session
     }
 
     pub(super) async fn read(&self) -> Result<Read, Stop> {
@@ -204,12 +213,19 @@ impl Session {
         };
         if let Err(error) = &sent {
             self.note(error);
-            if error.may_have_been_accepted() {
-                // What it wrote is what the next read shows; where the end is not seen, that is all there is to know.
-                let _ = self.arm.poll_until_settled(&pool.id, deadline).await;
+            if !error.may_have_been_accepted() {
+                return Ok(sent);
             }
+            // What it wrote is what a later read shows; where the end is not seen, that is all there is to know.
+            let _ = self.arm.poll_until_settled(&pool.id, deadline).await;
         }
+        self.written_at.insert(pool.id, Instant::now());
         Ok(sent)
+    }
+
+    /// Notes that the last write of a pool has restored it.
+    pub(super) fn note_restored(&mut self, pool: &PoolId) {
+        self.written_at.remove(pool);
     }
 
     /// Whether an operation runs; `None` if nothing but the pool shows it.

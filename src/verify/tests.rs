@@ -305,38 +305,48 @@ async fn an_assumption_holds_until_a_switch_turns_it_false() {
 
 #[tokio::test(start_paused = true)]
 async fn an_interrupt_at_any_time_leaves_everything_as_it_was() {
-    for second in 0..14 {
-        let settings = Settings {
-            operation_delay: Duration::from_secs(2),
-            ..Settings::default()
-        };
-        let world = World::new(false, settings, clock()).await;
-        let before = world.entries();
-        let interrupted = CancellationToken::new();
-        let interrupt = async {
-            tokio::time::sleep(Duration::from_millis(1000 * second + 300)).await;
-            let entries = world.entries();
-            interrupted.cancel();
-            entries
-        };
-        let (report, at_interrupt) = tokio::join!(world.run(plan(false), interrupted.clone()), interrupt);
-        let text = report.markdown();
-        assert_eq!(
-            (world.entries(), report.not_restored.len()),
-            (before, 0),
-            "{second}: {text}"
-        );
-        let is_finished = report
-            .answers
-            .iter()
-            .any(|row| row.id == "role" && row.verdict == Verdict::Holds);
-        let ended = report.ended_early.as_deref() == Some("interrupted");
-        assert!(is_finished != ended, "{second}: {text}");
-        if second == 0 {
-            assert!(
-                at_interrupt.iter().any(|(.., state)| state.is_some()),
-                "{at_interrupt:?}"
+    let second = Duration::from_secs(1);
+    // How long an operation takes, and how far reads lag.
+    for (operation_delay, read_lag) in [
+        (second * 2, Duration::ZERO),
+        (second * 2, second * 2),
+        (second / 2, second * 2),
+    ] {
+        for interrupted_after in 0..14 {
+            let row = format!("{operation_delay:?} {read_lag:?} {interrupted_after} s");
+            let settings = Settings {
+                operation_delay,
+                read_lag,
+                ..Settings::default()
+            };
+            let world = World::new(false, settings, clock()).await;
+            let before = world.entries();
+            let interrupted = CancellationToken::new();
+            let interrupt = async {
+                tokio::time::sleep(second * interrupted_after + Duration::from_millis(300)).await;
+                let entries = world.entries();
+                interrupted.cancel();
+                entries
+            };
+            let (report, at_interrupt) = tokio::join!(world.run(plan(false), interrupted.clone()), interrupt);
+            let text = report.markdown();
+            assert_eq!(
+                (world.entries(), report.not_restored.len()),
+                (before, 0),
+                "{row}: {text}"
             );
+            let is_finished = report
+                .answers
+                .iter()
+                .any(|row| row.id == "role" && row.verdict == Verdict::Holds);
+            let ended = report.ended_early.as_deref() == Some("interrupted");
+            assert!(is_finished != ended, "{row}: {text}");
+            if interrupted_after == 0 {
+                assert!(
+                    at_interrupt.iter().any(|(.., state)| state.is_some()),
+                    "{row}: {at_interrupt:?}"
+                );
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use headgate_controller::admin_state::LedgerStage;
 use headgate_controller::pool::EntryKey;
 use tokio::time::{Instant, sleep};
 
-use super::{POLL_INTERVAL, SPARE_NAME, Session, Stop, Target, entries_mut, index_of};
+use super::{POLL_INTERVAL, READ_LAG, SPARE_NAME, Session, Stop, Target, entries_mut, index_of};
 
 /// Time for restoring the entries of one pool.
 const RESTORE_TIMEOUT: Duration = Duration::from_mins(5);
@@ -16,7 +16,7 @@ const RESTORE_TIMEOUT: Duration = Duration::from_mins(5);
 impl Session {
     /// What the ledger says may be `Down`: of a load balancer of the cluster only the entries of this run, the others may be the
     /// leader's; otherwise whatever an earlier run has left.
-    fn recorded(&self) -> BTreeMap<PoolId, BTreeSet<EntryKey>> {
+    pub(super) fn recorded(&self) -> BTreeMap<PoolId, BTreeSet<EntryKey>> {
         let ledger = self.writer.ledger();
         let mut recorded = BTreeMap::<_, BTreeSet<_>>::new();
         for (pool, key, entry) in ledger.entries() {
@@ -54,22 +54,26 @@ impl Session {
     async fn restore_pool(&mut self, id: &PoolId, keys: &BTreeSet<EntryKey>) -> Result<(), Stop> {
         let deadline = Instant::now() + RESTORE_TIMEOUT;
         loop {
+            // Until then a read may show the pool as it was before the `Down`.
+            let is_current = self.written_at.get(id).is_none_or(|at| at.elapsed() >= READ_LAG);
             let error = match self.read_pool(id).await {
                 Err(error) if error.is_about_missing_resource() => break,
                 Err(error) => error,
                 Ok(pool) if pool.provisioning_state() == ProvisioningState::Busy => ArmError::Busy(id.to_string()),
-                Ok(pool) => {
-                    let Some(restored) = restored(&pool, keys) else {
-                        break;
-                    };
-                    match self.send(&restored).await? {
+                Ok(pool) => match restored(&pool, keys) {
+                    None if is_current => break,
+                    None => ArmError::DeadlineExceeded,
+                    Some(restored) => match self.send(&restored).await? {
                         Ok(operation) => {
                             let end = self.arm.poll_until_done(&operation, deadline).await;
+                            if end.is_ok() {
+                                self.note_restored(id);
+                            }
                             end.err().unwrap_or(ArmError::DeadlineExceeded)
                         }
                         Err(error) => error,
-                    }
-                }
+                    },
+                },
             };
             let now = Instant::now();
             let wait = error.retry_after(now).unwrap_or(POLL_INTERVAL).max(POLL_INTERVAL);
