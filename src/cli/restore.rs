@@ -73,11 +73,18 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         .await?;
     let report = read_report(arguments, settings, &client, &target).await?;
     let ours: Vec<_> = report.down_by_headgate().collect();
-    for (node, entry) in &ours {
+    let recorded: Vec<_> = report.recorded_in_service().collect();
+    for (node, entry) in ours.iter().chain(&recorded) {
         let name = entry.entry.as_deref().unwrap_or("?");
         print_line(&format!(
             "{}/{}   {name}   {}",
             entry.load_balancer, entry.pool, node.name
+        ));
+    }
+    if !recorded.is_empty() {
+        let count = recorded.len();
+        print_line(&format!(
+            "{count} entries are recorded and shown in service; what was read may be older, so they are read again before they count as restored."
         ));
     }
     let are_nodes_named = !arguments.nodes.is_empty();
@@ -88,9 +95,9 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     let (unmatched, unreadable) = (unmatched.len(), unreadable.len());
     // What cannot be read now may be read with a later list; whose it is may be of no interest where Nodes are named.
     let may_be_read = unreadable > 0 && !are_nodes_named;
-    if arguments.dry_run || ours.is_empty() && !may_be_read {
+    if arguments.dry_run || ours.is_empty() && recorded.is_empty() && !may_be_read {
         let unread = print_unread(report.unreadable_load_balancers.iter().map(|row| (&row.id, &row.why)));
-        print_line(&match (ours.len(), unread, unreadable) {
+        print_line(&match (ours.len(), unread, recorded.len() + unreadable) {
             (0, 0, 0) => "Nothing is Down by headgate.".to_owned(),
             (0, _, 0) => "Nothing is Down by headgate in the load balancers that were read.".to_owned(),
             (0, ..) => "No other entry is known to be Down by headgate.".to_owned(),
@@ -105,7 +112,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     }
     refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
-        let question = format!("Restore these {} entries?", ours.len() + unreadable);
+        let question = format!("Restore these {} entries?", ours.len() + recorded.len() + unreadable);
         confirm(&question, "nothing was restored").map_err(Failure::settings)?;
     }
     print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");

@@ -46,11 +46,7 @@ impl StatusReport {
                 .filter_map(|(what, error)| Some((what, error.as_ref()?)));
             found.extend(known.map(|(what, error)| format!("{what} not known: {error}")));
         }
-        let entries = self
-            .nodes
-            .iter()
-            .flat_map(|node| node.entries.iter().map(move |entry| (node, entry)));
-        let mut due = entries.filter(|(_, entry)| entry.pending || entry.waiting);
+        let mut due = self.entries().filter(|(_, entry)| entry.pending || entry.waiting);
         let named = due.by_ref().take(MAX_PHRASES).map(|(node, entry)| {
             let becomes = entry.becomes.unwrap_or("Down");
             let (load_balancer, pool) = (&entry.load_balancer, &entry.pool);

@@ -250,8 +250,28 @@ async fn restored(world: &World) {
         );
         assert!(!text.contains("Nothing is Down by headgate."), "{arguments:?}: {text}");
     }
+    by_more_than_one_list(world).await;
+}
+
+/// A list may be older than what the ledger has, so that one alone proves nothing.
+async fn by_more_than_one_list(world: &World) {
+    let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
+    assert_contains!(
+        text,
+        "127.0.0.1   node-1",
+        "1 entries are recorded and shown in service"
+    );
+    let text = stdout_of(world.with_azure(&["restore", "--yes"]));
+    assert!(text.contains("0 entries were restored."), "{text}");
     let text = stdout_of(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
+    let ledger = [("127.0.0.1", "intended 2026-11-21T10:00:00Z")];
+    world.write_ledger(&ledger).await;
+    world.set_emulator(&json!({"readLag": "8s"})).await;
+    world.down("kubernetes", &[1], false).await;
+    let text = stdout_of(world.with_azure(&["restore", "--yes"]));
+    assert!(text.contains("127.0.0.1   node-1   restored"), "{text}");
+    assert_eq!(world.all_down().await["kubernetes"], ["node-2", "node-9"]);
 }
 
 #[test]

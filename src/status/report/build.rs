@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
 use headgate_controller::admin_state::{
-    EntryStatus, GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerEntry, Plan, PlanInputs, plan,
+    EntryStatus, GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerEntry, LedgerStage, Plan, PlanInputs, plan,
 };
 use headgate_controller::pool::{
     ClusterNode, EntryKey, EntryOwner, InterfaceCache, Listing, LoadBalancerView, NodeMatcher, PoolEntry, PoolView,
@@ -136,11 +136,21 @@ impl StatusReport {
 
     /// The entries that are Down by headgate, with their Nodes.
     pub(crate) fn down_by_headgate(&self) -> impl Iterator<Item = (&NodeRow, &EntryRow)> {
-        let entries = self
-            .nodes
-            .iter()
-            .flat_map(|node| node.entries.iter().map(move |entry| (node, entry)));
-        entries.filter(|(_, entry)| entry.admin_state == Some("Down") && entry.owner == Some(Owner::Headgate))
+        let is_ours = |entry: &EntryRow| entry.admin_state == Some("Down") && entry.owner == Some(Owner::Headgate);
+        self.entries().filter(move |(_, entry)| is_ours(entry))
+    }
+
+    /// The entries that are not Down, although the ledger says that they are or become so, with their Nodes: what was read may be older.
+    pub(crate) fn recorded_in_service(&self) -> impl Iterator<Item = (&NodeRow, &EntryRow)> {
+        let is_recorded = |entry: &EntryRow| entry.stage.is_some_and(|stage| stage != LedgerStage::Restored.as_str());
+        self.entries()
+            .filter(move |(_, entry)| is_recorded(entry) && entry.admin_state != Some("Down"))
+    }
+
+    /// The entries of the Nodes, with them.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&NodeRow, &EntryRow)> {
+        let nodes = self.nodes.iter();
+        nodes.flat_map(|node| node.entries.iter().map(move |entry| (node, entry)))
     }
 }
 
