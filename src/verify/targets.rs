@@ -82,7 +82,7 @@ pub(crate) fn of_pools(view: &LoadBalancerView, names: &[String]) -> anyhow::Res
     Named::new(view.id.clone(), targets).context("no pool is named")
 }
 
-/// Why a pool of the cluster is not to be written: the only entry in service would be out.
+/// Why entries of the cluster are not to be written: one is to be out, and would be given back; or no other entry of its pool serves.
 pub(crate) fn refusal(report: &StatusReport, named: &Named) -> Option<String> {
     let found = report
         .load_balancers
@@ -90,9 +90,26 @@ pub(crate) fn refusal(report: &StatusReport, named: &Named) -> Option<String> {
         .find(|found| LoadBalancerId::parse(&found.id).is_ok_and(|id| id == named.load_balancer))?;
     named.targets().find_map(|target| {
         let pool = found.pools.iter().find(|pool| pool.name.eq_ignore_ascii_case(target.pool.name()))?;
-        (pool.entries < pool.down + 2).then(|| {
+        let entries = report.entries();
+        let entries = entries.filter(|(_, entry)| entry.load_balancer == found.name && entry.pool == pool.name);
+        let (own, others): (Vec<_>, Vec<_>) =
+            entries.partition(|(_, entry)| entry.entry.as_deref() == Some(target.entry.as_str()));
+        let signal = own.iter().find_map(|(node, _)| {
+            let signal = node.signals.iter().find(|signal| signal.admin_state)?;
+            Some((&node.name, &signal.name))
+        });
+        if let Some((node, signal)) = signal {
+            return Some(format!(
+                "the Node {node} has the signal {signal}, and its entry would be given back; name another Node"
+            ));
+        }
+        let serves = others.iter().any(|(node, entry)| {
+            entry.admin_state != Some("Down") && node.ready && node.signals.is_empty() && node.excluded.is_none()
+        });
+        (!serves).then(|| {
             format!(
-                "the pool {} would have no entry in service while the entry {} is Down; name a load balancer that is not the cluster's",
+                "the pool {} would have no entry in service of a Node that is Ready and without a signal while the entry {} is Down; name a load \
+                 balancer that is not the cluster's",
                 pool.name, target.entry
             )
         })
@@ -104,6 +121,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::status::report::{EntryRow, LoadBalancerRow, NodeRow, PoolRow, SignalRow};
 
     const ID: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb";
 
@@ -141,6 +159,92 @@ mod tests {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected),
                 (Err(found), Err(expected)) => assert!(found.to_string().contains(expected), "{found}"),
                 (found, expected) => panic!("{names:?}: {found:?}, expected {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_is_refused_that_is_to_be_out_or_without_which_none_serves() {
+        let signal = |admin_state| SignalRow {
+            name: "drain".to_owned(),
+            health: true,
+            admin_state,
+        };
+        let entry = |address: &str, state| EntryRow {
+            load_balancer: "lb".to_owned(),
+            pool: "one".to_owned(),
+            entry: Some(address.to_owned()),
+            admin_state: Some(state),
+            ..EntryRow::default()
+        };
+        let node = |name: &str, entry| NodeRow {
+            name: name.to_owned(),
+            ready: true,
+            entries: vec![entry],
+            ..NodeRow::default()
+        };
+        let (named, other) = (
+            node("n1", entry("10.0.0.5", "None")),
+            node("n2", entry("10.0.0.6", "None")),
+        );
+        let draining = NodeRow {
+            signals: vec![signal(true)],
+            ..node("n1", entry("10.0.0.5", "Down"))
+        };
+        let failing = |node: &NodeRow| NodeRow {
+            signals: vec![signal(false)],
+            ..node.clone()
+        };
+        let not_ready = NodeRow {
+            ready: false,
+            ..other.clone()
+        };
+        let excluded = NodeRow {
+            excluded: Some("label".to_owned()),
+            ..other.clone()
+        };
+        let down = node("n2", entry("10.0.0.6", "Down"));
+        let in_two = EntryRow {
+            pool: "two".to_owned(),
+            ..entry("10.0.0.6", "None")
+        };
+        let none_serves = Some("no entry in service");
+        for (what, nodes, expected) in [
+            ("another serves", [&named, &other], None),
+            ("a signal", [&draining, &other], Some("n1 has the signal drain")),
+            ("a signal for probes only", [&failing(&named), &other], None),
+            ("the other fails probes", [&named, &failing(&other)], none_serves),
+            ("the other is not Ready", [&named, &not_ready], none_serves),
+            ("the other is excluded", [&named, &excluded], none_serves),
+            ("the other is Down", [&named, &down], none_serves),
+            (
+                "the other is in another pool",
+                [&named, &node("n2", in_two)],
+                none_serves,
+            ),
+        ] {
+            let report = StatusReport {
+                nodes: nodes.map(Clone::clone).to_vec(),
+                load_balancers: vec![LoadBalancerRow {
+                    name: "lb".to_owned(),
+                    id: ID.to_owned(),
+                    pools: vec![PoolRow {
+                        name: "one".to_owned(),
+                        entries: 2,
+                        ..PoolRow::default()
+                    }],
+                    ..LoadBalancerRow::default()
+                }],
+                ..StatusReport::default()
+            };
+            let named = of_pools(&view(), &["one".to_owned()]).unwrap();
+            let found = refusal(&report, &named);
+            match expected {
+                None => assert_eq!(found, None, "{what}"),
+                Some(words) => assert!(
+                    found.as_ref().is_some_and(|why| why.contains(words)),
+                    "{what}: {found:?}"
+                ),
             }
         }
     }
