@@ -14,6 +14,7 @@ mod tests;
 
 use headgate_azure::{API_VERSION, AdminState, ArmClient};
 use headgate_controller::admin_state::SoleWriter;
+use headgate_controller::pool::EntryKey;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +27,7 @@ use self::procedures::PoolKind;
 pub(crate) use self::report::VerifyReport;
 use self::report::{Answers, Facts};
 pub(crate) use self::session::{Plan, Target};
-use self::session::{Session, Stop};
+use self::session::{Session, Stop, index_of};
 pub(crate) use self::targets::{Named, of_node, of_pools, refusal};
 
 /// What a run needs.
@@ -85,6 +86,15 @@ async fn ask(session: &mut Session, facts: &mut Facts, answers: &mut Answers) ->
                 format!("the entry {entry} of the pool {pool} is missing, or has an admin state of another writer");
             return Err(Stop::Unexpected(why));
         }
+    }
+    // It could not be told from the member that is added.
+    let spare = session
+        .plan
+        .spare
+        .map(|address| EntryKey::from_text(&address.to_string()));
+    if spare.is_some_and(|spare| read.pools.iter().any(|pool| index_of(pool, &spare).is_some())) {
+        let why = "an entry has the address of `--spare-address`; give one that is unused";
+        return Err(Stop::Unexpected(why.to_owned()));
     }
     let kind = PoolKind::new(read.pool(&session.plan.named.first.pool)?);
     facts.pool_of = kind.as_str();

@@ -353,14 +353,28 @@ async fn an_interrupt_at_any_time_leaves_everything_as_it_was() {
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_that_another_writer_set_down_is_left_alone() {
-    let world = World::new(false, Settings::default(), clock()).await;
-    let rule = json!({"match": {"method": "GET", "path": "/loadBalancers/scratch$"}, "times": 1, "action": {"write": {
-        "path": format!("{LOAD_BALANCER}/backendAddressPools/one"),
-        "merge": {"properties": {"loadBalancerBackendAddresses": [{"name": "a", "properties": {"ipAddress": "10.0.0.4", "adminState": "Down"}}]}}}}});
-    world.control("POST", "faults", &rule);
-    let report = world.run(plan(false), CancellationToken::new()).await;
-    let why = report.ended_early.unwrap();
-    assert!(why.contains("admin state of another writer"), "{why}");
-    let down = ("one".to_owned(), "a".to_owned(), Some("Down".to_owned()));
-    assert!(world.entries().contains(&down));
+    // The entry itself, and a member with the address that is to be added.
+    for (first, second, words) in [
+        ("Down", "None", "admin state of another writer"),
+        ("None", "Down", "--spare-address"),
+    ] {
+        let world = World::new(false, Settings::default(), clock()).await;
+        let entry = |name: &str, address: &str, state: &str| json!({"name": name, "properties": {"ipAddress": address, "adminState": state}});
+        let rule = json!({"match": {"method": "GET", "path": "/loadBalancers/scratch$"}, "times": 1, "action": {"write": {
+            "path": format!("{LOAD_BALANCER}/backendAddressPools/one"),
+            "merge": {"properties": {"loadBalancerBackendAddresses": [entry("a", "10.0.0.4", first), entry("b", SPARE, second)]}}}}});
+        world.control("POST", "faults", &rule);
+        let report = world.run(plan(false), CancellationToken::new()).await;
+        let why = report.ended_early.unwrap_or_default();
+        assert!(why.contains(words), "{why}");
+        let of_pool =
+            |(pool, entry, state): (String, String, Option<String>)| (pool == "one").then_some((entry, state));
+        let state = |text: &str| (text == "Down").then(|| text.to_owned());
+        let expected = [("a".to_owned(), state(first)), ("b".to_owned(), state(second))];
+        assert_eq!(
+            world.entries().into_iter().filter_map(of_pool).collect::<Vec<_>>(),
+            expected,
+            "{words}"
+        );
+    }
 }
