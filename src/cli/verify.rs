@@ -36,9 +36,9 @@ const READ_TIMEOUT: Duration = Duration::from_mins(1);
 /// Ask Azure what headgate assumes of it, on a scratch load balancer or one node: for an issue that says what real Azure does
 ///
 /// Says what it will write, sets the entries Down and back several times, and prints a report without secrets and, unless --ids is given,
-/// without names and subscription. Restores on every way out; what a crash leaves Down, the next run restores, on a load balancer of the
-/// cluster also headgate restore and the next leader. There it is refused while a leader is alive, for a node with a signal,
-/// and where no other node would serve.
+/// without names and subscription. Restores on every way out. What a crash leaves Down on scratch load balancers, the next run on one of
+/// them restores; on the cluster's, headgate restore, the next leader or a run for the same node does. There it is refused while a leader
+/// is alive, for a node with a signal, and where no other node would serve.
 ///
 /// Exit code 1 if an assumption is false or the run ended early.
 #[derive(Debug, Args)]

@@ -2,8 +2,8 @@
 //!
 //! Invariants: the ledger has an intent before the entry is set `Down`, and for as long as it may be. A load balancer of the cluster is
 //! written only in a term of the leader and under the shared Lease, so that no leader and no cloud-controller-manager writes
-//! meanwhile; what a crash leaves `Down` there, the next leader, `headgate restore` or `headgate verify` restores. No headgate writes
-//! other load balancers: their intents are in a ledger of their own, which the next `headgate verify` reads.
+//! meanwhile; what a crash leaves `Down` there, the next leader, `headgate restore` or a `headgate verify` of the same entries restores. No
+//! headgate writes other load balancers: their intents are in a ledger of their own, which the next run on one of them reads.
 
 use std::sync::Arc;
 use std::time::Duration;
