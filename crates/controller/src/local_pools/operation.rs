@@ -134,6 +134,15 @@ impl Operation {
         }
     }
 
+    /// Replaces the members. For other addresses the retries begin anew.
+    pub(crate) fn replace_members(&mut self, members: DesiredMembers) {
+        if !self.members.has_same_addresses(&members) {
+            self.retry_count = 0;
+        }
+        // The nodes may have changed although their addresses have not: a drain signal, a name.
+        self.members = members;
+    }
+
     /// Whether ARM has asked to wait longer.
     pub fn is_parked(&self, now: Instant) -> bool {
         self.next_eligible_at.is_some_and(|eligible_at| now < eligible_at)

@@ -30,12 +30,7 @@ impl OperationQueue {
     /// being processed suffices.
     pub fn enqueue(&mut self, key: OperationKey, members: DesiredMembers, now: Instant) {
         if let Some(queued) = self.operations.get_mut(&key) {
-            let is_same = queued.members.has_same_addresses(&members);
-            // The nodes may have changed although their addresses have not: a drain signal, a name.
-            queued.members = members;
-            if !is_same {
-                queued.retry_count = 0;
-            }
+            queued.replace_members(members);
             return;
         }
         let processed = self.processed(&key);
@@ -88,6 +83,13 @@ impl OperationQueue {
                     newer.retry_count = newer.retry_count.max(operation.retry_count);
                 }
             }
+        }
+    }
+
+    /// An operation that was taken out has other members now.
+    pub(crate) fn update_processed(&mut self, operation: &Operation) {
+        if self.is_in_process(operation) {
+            self.in_process.insert(operation.key.pool.clone(), operation.clone());
         }
     }
 

@@ -8,8 +8,8 @@
 //! reported.
 //!
 //! A tick: [`Updater::begin_tick`]; then [`Updater::compare_some`] until nothing is left; if [`Updater::is_tick_eligible`], acquire the
-//! shared Lease; then [`Updater::drain`]; the planner of each load balancer takes what is due with [`Updater::take_due`] and hands back
-//! its outcome with [`Updater::settle`].
+//! shared Lease; then [`Updater::drain`]; the planner of each load balancer calls [`Updater::refresh_due`], takes what is due with
+//! [`Updater::take_due`] and hands back its outcome with [`Updater::settle`].
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -237,6 +237,29 @@ impl Updater {
             self.due = drained
                 .map(|operation| (operation.key.pool.clone(), operation))
                 .collect();
+        }
+    }
+
+    /// Gives the due operations of a load balancer the members that follow from what is known now. Others may have written newer ones than
+    /// those that were queued before the shared Lease was awaited.
+    pub fn refresh_due(&mut self, load_balancer: &str) {
+        for pool in self.due_pools(load_balancer) {
+            let Some(operation) = self.due.get_mut(&pool) else {
+                continue;
+            };
+            let service = &operation.key.service;
+            let mut pools = self.placement.pools(service).iter();
+            let Some(placed) = pools.find(|placed| placed.key == operation.key) else {
+                continue;
+            };
+            let is_ready_required = self.settings.is_ready_required;
+            if let Some(selected) = self.index.select(service, placed.family, is_ready_required) {
+                operation.replace_members(selected.members);
+                self.queue.update_processed(operation);
+            } else {
+                self.queue.remove_service(service);
+                self.due.remove(&pool);
+            }
         }
     }
 

@@ -211,6 +211,24 @@ fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
 }
 
 #[test]
+fn a_due_update_has_the_members_of_its_put() {
+    let mut world = world();
+    world.begin_tick();
+    world.set_endpoints(&["n3"]);
+    world.updater.refresh_due("LB");
+    let due = world.updater.take_due(&pool()).unwrap();
+    assert!(due.members.contains("10.0.0.3".parse().unwrap()) && due.members.as_slice().len() == 1);
+    world.compare_all();
+    assert!(world.updater.queue().is_empty(), "what is being written suffices");
+    world.updater.settle(due, &failed(retriable()), world.now);
+    world.now += INTERVAL;
+    world.begin_tick();
+    world.updater.delete_slice(&name("default/web-1"));
+    world.updater.refresh_due("LB");
+    assert!(world.updater.due().is_empty(), "pools without slices stay as they are");
+}
+
+#[test]
 fn a_parked_update_never_joins() {
     let mut world = world();
     world.gets.push_back(crate::world::throttled(100));

@@ -82,6 +82,8 @@ fn a_pool_that_another_writer_has_updated_is_neither_reported_nor_counted() {
 #[test]
 fn a_service_without_slices_keeps_its_pool_and_an_empty_slice_empties_it() {
     let mut world = world();
+    // Also where an update is queued already.
+    world.compare_all();
     world.updater.delete_slice(&name("default/web-1"));
     world.tick();
     assert_eq!(world.members(), ["10.0.0.1"]);

@@ -79,7 +79,8 @@ impl Members {
     /// What the pools in this view are to have, as far as that is due.
     pub(crate) fn due(&mut self, view: &LoadBalancerView) -> Vec<(Arc<PoolView>, MemberChange)> {
         self.source.due.mark_unchanged();
-        let updater = self.source.updater.lock();
+        let mut updater = self.source.updater.lock();
+        updater.refresh_due(self.load_balancer.name());
         if updater.due().is_empty() {
             return Vec::new();
         }

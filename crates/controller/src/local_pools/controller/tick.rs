@@ -136,7 +136,7 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
     }
 
     /// Makes what is eligible due, under the shared Lease.
-    async fn tick(&self, span: &ReconcileSpan) {
+    async fn tick(&mut self, span: &ReconcileSpan) {
         let deadline = Instant::now() + self.interval.min(MAX_LEASE_WAIT);
         let guard = match self.lock.acquire(LOCK_CALLER, deadline).await {
             Ok(guard) => guard,
@@ -146,7 +146,14 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
                 return;
             }
         };
-        self.updater.lock().drain(Instant::now());
+        {
+            // The Lease may have been awaited for long.
+            let mut updater = self.updater.lock();
+            let are_nodes_current = (self.apply_nodes)(&mut updater);
+            if are_nodes_current && self.freshness.stale_resource(Instant::now()).is_none() {
+                updater.drain(Instant::now());
+            }
+        }
         self.due.send_replace(());
         let all_taken = async {
             while guard.accepts_writes() && !self.updater.lock().due().is_empty() {

@@ -74,6 +74,8 @@ impl Updater {
             .index
             .select(&key.service, pool.family, self.settings.is_ready_required)
         else {
+            // What is queued follows from slices that are gone.
+            self.queue.remove_service(&key.service);
             return;
         };
         let is_wanted = self.queue.is_pending(key)

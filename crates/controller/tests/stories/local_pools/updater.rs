@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::super::world::{ENFORCE, SECOND, entries, id_of, load_balancer};
+use super::super::world::{ENFORCE, SECOND, entries, id_of, load_balancer, pool_path};
 use super::cluster::{FAILED, INTERVAL, LocalCluster, Options, nodes, several_load_balancers};
 
 const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
@@ -161,6 +161,21 @@ async fn without_the_shared_lease_everything_stays_queued() {
     cluster.release_arm_lease().await;
     sleep(2 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
+
+    // A tick waits for the Lease when the endpoint moves on, which its holder writes.
+    assert!(cluster.take_arm_lease().await);
+    cluster.set_slice("web", "web-1", &[3]).await;
+    cluster.tick().await;
+    cluster.set_slice("web", "web-1", &[4]).await;
+    let pool = json!({"properties": {"loadBalancerBackendAddresses": entries([4], false)}});
+    let path = pool_path("kubernetes", "default-web");
+    cluster.other("PUT", &path, &pool).await;
+    sleep(10 * SECOND).await;
+    let before = cluster.puts();
+    cluster.release_arm_lease().await;
+    sleep(2 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[4]));
+    assert_eq!(cluster.puts(), before, "the pool was right");
 }
 
 #[tokio::test(start_paused = true)]
