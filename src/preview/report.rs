@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use headgate_controller::admin_state::AdminStateMode;
 use headgate_core::node::Node;
 use headgate_maintenance::api::{BlockerReason, DrainPlanEntry, NodeMaintenance, PodType};
 use headgate_maintenance::evacuation::annotations::parse_evacuators;
@@ -14,7 +15,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
 use super::snapshot::PreviewSnapshot;
-use crate::status::{StatusReport, sort_by_field};
+use crate::status::report::{EntryRow, NodeRow};
+use crate::status::{StatusReport, Word, sort_by_field};
 
 /// What a drain would do.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,6 +40,8 @@ pub(crate) struct Preview {
     pub budgets: Vec<BudgetRow>,
     /// The pools with entries of these nodes.
     pub pools: Vec<PoolPreviewRow>,
+    /// `Enforce`, `Observe` or `Disabled`, by the given settings.
+    pub admin_state_mode: Option<Word>,
     /// Why the pools are not known.
     pub azure_error: Option<String>,
     /// Entries of pools that may belong to any Node, and why, in phrases.
@@ -140,13 +144,20 @@ pub(crate) struct PoolPreviewRow {
     pub max_new_down: usize,
     /// The nodes of the leaving entries.
     pub nodes: Vec<String>,
+    /// The other nodes, where admin states are enforced.
+    pub kept: Vec<KeptNodesRow>,
 }
 
-impl PoolPreviewRow {
-    /// Whether the guard would hold entries back.
-    pub(crate) fn is_below_minimum(&self) -> bool {
-        self.leaving > 0 && self.remaining < self.minimum_in_service
-    }
+/// Nodes whose entries of a pool would stay in service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KeptNodesRow {
+    /// Whether the guard would hold them back.
+    pub held_back: bool,
+    /// Why they stay, in a phrase.
+    pub reason: String,
+    /// Their names.
+    pub nodes: BTreeSet<String>,
 }
 
 /// Another maintenance of the same nodes.
@@ -198,6 +209,7 @@ impl Preview {
             blocked: blocked(snapshot, &nodes, &leaving),
             budgets: budgets(&snapshot.budgets, &leaving),
             pools: Vec::new(),
+            admin_state_mode: None,
             azure_error: None,
             unattributed: Vec::new(),
             other_maintenances: other_maintenances(snapshot, &maintenance.nodes),
@@ -206,6 +218,7 @@ impl Preview {
         preview.nodes.sort_by(|a, b| a.name.cmp(&b.name));
         match &snapshot.load_balancers {
             Ok(report) => {
+                preview.admin_state_mode = Some(report.mode);
                 preview.azure_error.clone_from(&report.azure_error);
                 preview.unattributed.clone_from(&report.unattributed);
                 preview.pools = pools(report, &maintenance.nodes, snapshot);
@@ -320,6 +333,7 @@ fn budgets(budgets: &[BudgetFacts], leaving: &[&PodFacts]) -> Vec<BudgetRow> {
 
 /// The pools with entries of these nodes, by load balancer and name.
 fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnapshot) -> Vec<PoolPreviewRow> {
+    let is_enforcing = report.mode == AdminStateMode::Enforce.as_str();
     let mut rows = Vec::new();
     for load_balancer in report.load_balancers.iter().filter(|found| found.configured) {
         for pool in &load_balancer.pools {
@@ -327,7 +341,7 @@ fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnap
                 .nodes
                 .iter()
                 .filter(|node| nodes.contains(&node.name))
-                .flat_map(|node| node.entries.iter().map(move |entry| (&node.name, entry)))
+                .flat_map(|node| node.entries.iter().map(move |entry| (node, entry)))
                 .filter(|(_, entry)| {
                     entry.load_balancer.eq_ignore_ascii_case(&load_balancer.name)
                         && entry.pool.eq_ignore_ascii_case(&pool.name)
@@ -336,11 +350,11 @@ fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnap
             if own.is_empty() {
                 continue;
             }
-            let leaving: Vec<_> = own
-                .iter()
-                .filter(|(_, entry)| entry.admin_state != Some("Down"))
-                .collect();
-            let names: BTreeSet<_> = leaving.iter().map(|(node, _)| (*node).clone()).collect();
+            let in_service = own.iter().filter(|(_, entry)| entry.admin_state != Some("Down"));
+            let (leaving, kept): (Vec<_>, Vec<_>) = in_service
+                .filter(|_| is_enforcing)
+                .partition(|(_, entry)| entry.becomes == Some("Down") || entry.waiting);
+            let names: BTreeSet<_> = leaving.iter().map(|(node, _)| node.name.clone()).collect();
             rows.push(PoolPreviewRow {
                 load_balancer: load_balancer.name.clone(),
                 pool: pool.name.clone(),
@@ -351,10 +365,35 @@ fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnap
                 minimum_in_service: snapshot.minimum_in_service.rounded_up(pool.entries),
                 max_new_down: snapshot.max_new_down.rounded_down(pool.entries),
                 nodes: names.into_iter().collect(),
+                kept: kept_nodes(&kept),
             });
         }
     }
     rows
+}
+
+/// Nodes whose entries stay in service, by reason.
+fn kept_nodes(entries: &[(&NodeRow, &EntryRow)]) -> Vec<KeptNodesRow> {
+    let mut kept: BTreeMap<(bool, String), BTreeSet<String>> = BTreeMap::new();
+    for (node, entry) in entries {
+        let reason = match (&entry.held_reason, entry.admin_state, &node.excluded) {
+            (Some(reason), ..) => reason.clone(),
+            (None, Some("None"), Some(label)) => format!("the Node has the label {label}"),
+            (None, Some("None"), None) => "by the given settings a maintenance is no signal for adminState".to_owned(),
+            (None, state, _) => format!(
+                "the adminState is {}, which headgate leaves as it is",
+                state.unwrap_or("unknown")
+            ),
+        };
+        let nodes = kept.entry((entry.held_back, reason)).or_default();
+        nodes.insert(node.name.clone());
+    }
+    let rows = kept.into_iter().map(|((held_back, reason), nodes)| KeptNodesRow {
+        held_back,
+        reason,
+        nodes,
+    });
+    rows.collect()
 }
 
 fn other_maintenances(snapshot: &PreviewSnapshot, nodes: &BTreeSet<String>) -> Vec<ForeignMaintenanceRow> {

@@ -41,7 +41,7 @@ pub(crate) struct PreviewSnapshot {
     pub pods: Vec<PodFacts>,
     /// The `PodDisruptionBudget`s.
     pub budgets: Vec<BudgetFacts>,
-    /// The pools, or why they are not known.
+    /// The pools as the leader would plan them once the nodes have the signal of the maintenance, or why they are not known.
     pub load_balancers: Result<StatusReport, String>,
     /// How many entries of each pool stay in service, by the given settings.
     pub minimum_in_service: IntOrPercent,
@@ -90,6 +90,10 @@ pub(crate) async fn take_snapshot(
     };
     let (objects, report) = futures::join!(objects, status::take_snapshot(client, azure, settings));
     let (nodes, pods, budgets, maintenances) = objects?;
+    let load_balancers = report.map(|mut snapshot| {
+        snapshot.begin_maintenance(&Maintenance::new(&maintenance, &nodes).nodes, &settings.signals);
+        StatusReport::from_snapshot(&snapshot)
+    });
     Ok(PreviewSnapshot {
         now: Timestamp::now(),
         maintenance,
@@ -97,9 +101,7 @@ pub(crate) async fn take_snapshot(
         nodes,
         pods: pods.into_iter().flatten().map(PodFacts::from).collect(),
         budgets: budgets.iter().filter_map(BudgetFacts::read).collect(),
-        load_balancers: report
-            .map(|snapshot| StatusReport::from_snapshot(&snapshot))
-            .map_err(|failure| failure.error.to_string()),
+        load_balancers: load_balancers.map_err(|failure| failure.error.to_string()),
         minimum_in_service: settings.guard.minimum_in_service,
         max_new_down: settings.guard.max_new_down,
         max_concurrent_nodes: settings.maintenance.max_concurrent_nodes,

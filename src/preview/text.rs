@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use headgate_controller::admin_state::AdminStateMode;
 use headgate_core::telemetry::{escape_line, first_names};
 use headgate_maintenance::api::{ConnectionsPolicy, DrainPlanEntry, LoadBalancerConfirmation, PodType};
 use jiff::Timestamp;
@@ -243,16 +244,32 @@ fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
             if waiting.len() == 1 { "It waits" } else { "They wait" }
         ));
     }
-    for pool in preview.pools.iter().filter(|pool| pool.is_below_minimum()) {
+    let not_enforced = preview
+        .admin_state_mode
+        .filter(|word| *word != AdminStateMode::Enforce.as_str());
+    if let Some(word) = not_enforced.filter(|_| !preview.pools.is_empty()) {
         notes.push(format!(
-            "{}/{} would have {} entries in service, and adminState.minimumInService keeps {}: the leader holds nodes back, and their pods \
-             leave only after loadBalancer.confirmationTimeoutSeconds ({} s).",
-            pool.load_balancer,
-            pool.pool,
-            pool.remaining,
-            pool.minimum_in_service,
-            preview.maintenance.spec.load_balancer.confirmation_timeout_seconds
+            "adminState.mode is {word}: the leader sets nothing Down, so no read confirms that the nodes are out, and the drain waits."
         ));
+    }
+    for pool in &preview.pools {
+        for kept in &pool.kept {
+            let mut note = format!(
+                "{}/{} keeps {} in service: {}.",
+                pool.load_balancer,
+                pool.pool,
+                first_names(&kept.nodes, limit),
+                kept.reason
+            );
+            if kept.held_back {
+                let _ = write!(
+                    note,
+                    " Their pods leave only after loadBalancer.confirmationTimeoutSeconds ({} s).",
+                    preview.maintenance.spec.load_balancer.confirmation_timeout_seconds
+                );
+            }
+            notes.push(note);
+        }
     }
     for pool in preview.pools.iter().filter(|pool| pool.leaving > pool.max_new_down) {
         notes.push(format!(

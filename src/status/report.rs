@@ -264,6 +264,9 @@ pub(crate) struct EntryRow {
     pub waiting: bool,
     /// The Local Services, as `NAMESPACE/NAME`, for whose rules it does.
     pub held_for: Vec<String>,
+    /// Why it does, in a phrase.
+    #[serde(skip)]
+    pub held_reason: Option<String>,
 }
 
 /// The row of a load balancer.

@@ -2,6 +2,7 @@
 //!
 //! Without the Nodes there is nothing to show. If another part cannot be read, the report has its error in place of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use headgate_controller::admin_state::{
     ClusterTarget, GuardSettings, Ledger, Policy, TargetStates, read_ledger, read_recorded_once,
 };
 use headgate_controller::local_pools::UpdaterSettings;
-use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, read_node};
+use headgate_controller::pool::{
+    ClusterNode, InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request, read_node,
+};
 use headgate_controller::service_index::ServiceIndex;
 use headgate_core::clock::{Clock, Moment};
-use headgate_core::node::NodeReader;
+use headgate_core::node::{Effect, KnownSignal, MAINTENANCE_TAINT, NodeReader, Signal, SignalSettings};
 use headgate_kubernetes::Decoded;
 use headgate_kubernetes::leader::LeaderStatus;
 use headgate_kubernetes::leader::LeaseName;
@@ -70,6 +73,26 @@ pub(crate) struct ClusterSnapshot {
     pub local_pools: LocalPoolsSnapshot,
     /// The `NodeMaintenance`s, or why they cannot be listed.
     pub maintenances: Result<Vec<MaintenanceRow>, String>,
+}
+
+impl ClusterSnapshot {
+    /// Gives these Nodes the signal of a maintenance, as far as it counts by these settings.
+    pub(crate) fn begin_maintenance(&mut self, nodes: &BTreeSet<String>, settings: &SignalSettings) {
+        let signal = Signal::Taint(MAINTENANCE_TAINT.to_owned());
+        for name in nodes {
+            let Some(node) = self.desired.nodes.by_name(name) else {
+                continue;
+            };
+            let mut node = ClusterNode::clone(node);
+            if settings.counts(KnownSignal::Maintenance, Effect::AdminState) {
+                node.signals.insert(signal.clone(), Duration::ZERO);
+            }
+            if settings.counts(KnownSignal::Maintenance, Effect::Health) {
+                node.health_signals.insert(signal.clone());
+            }
+            self.desired.apply(node, self.now);
+        }
+    }
 }
 
 /// Takes a snapshot. `azure` is the cluster in ARM, or why ARM is not queried; `settings` are the agents', as the command line gives them.

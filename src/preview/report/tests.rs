@@ -48,12 +48,15 @@ fn maintenance(name: &str, nodes: &[&str], drain_plan: &Value) -> NodeMaintenanc
     .unwrap()
 }
 
-/// A report of one pool with an entry for each node.
+/// A report of one pool with an entry for each node. `Held` is one that the guard keeps in service.
 fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
     let entry = |admin_state| EntryRow {
         load_balancer: "kubernetes".to_owned(),
         pool: "Main".to_owned(),
-        admin_state: Some(admin_state),
+        admin_state: Some(if admin_state == "Held" { "None" } else { admin_state }),
+        becomes: (admin_state == "None").then_some("Down"),
+        held_back: admin_state == "Held",
+        held_reason: (admin_state == "Held").then(|| "too few others can serve".to_owned()),
         ..EntryRow::default()
     };
     let nodes = admin_states.iter().map(|(name, admin_state)| NodeRow {
@@ -237,24 +240,33 @@ fn blockers_and_narrow_budgets_are_named() {
 #[test]
 fn pools_lose_the_entries_that_are_not_down_yet() {
     let mut snapshot = snapshot(&["one", "two"], Vec::new());
-    for (states, minimum, expected, is_below) in [
-        (["None", "None", "None"], 1, (0, 2, 1), false),
-        (["Down", "None", "None"], 1, (1, 1, 1), false),
-        (["None", "None", "Down"], 1, (1, 2, 0), true),
-        (["None", "None", "None"], 2, (0, 2, 1), true),
-        (["Down", "Down", "Down"], 1, (3, 0, 0), false),
+    let held = "kubernetes/main keeps two in service: too few others can serve. Their pods leave only after \
+                loadBalancer.confirmationTimeoutSeconds (600 s).";
+    let is_up = "keeps one in service: the adminState is Up, which headgate leaves as it is.\n";
+    let observes = "adminState.mode is Observe: the leader sets nothing Down";
+    for (mode, states, expected, note) in [
+        ("Enforce", ["None", "None", "None"], (0, 2, 1), None),
+        ("Enforce", ["Down", "None", "None"], (1, 1, 1), None),
+        ("Enforce", ["None", "None", "Down"], (1, 2, 0), None),
+        ("Enforce", ["None", "Held", "None"], (0, 1, 2), Some(held)),
+        ("Enforce", ["Up", "None", "None"], (0, 1, 2), Some(is_up)),
+        ("Enforce", ["Down", "Down", "Down"], (3, 0, 0), None),
+        ("Observe", ["None", "None", "Down"], (1, 0, 2), Some(observes)),
     ] {
         let [one, two, three] = states;
-        snapshot.load_balancers = Ok(status(&[("one", one), ("two", two), ("three", three)]));
-        snapshot.minimum_in_service = IntOrPercent::Int(minimum);
+        snapshot.load_balancers = Ok(StatusReport {
+            mode,
+            ..status(&[("one", one), ("two", two), ("three", three)])
+        });
         let preview = Preview::from_snapshot(&snapshot);
         let [pool] = preview.pools.as_slice() else {
             panic!("{preview:?}")
         };
         assert_eq!((pool.down, pool.leaving, pool.remaining), expected, "{states:?}");
-        assert_eq!(pool.is_below_minimum(), is_below, "{states:?} {minimum}");
         let text = preview.text(Detail::Narrow);
-        assert_eq!(text.contains("adminState.minimumInService"), is_below);
+        for each in [held, is_up, observes] {
+            assert_eq!(text.contains(each), note == Some(each), "{states:?}: {text}");
+        }
         // A quarter of three is none, and one is the least.
         let held_back = text.contains("adminState.maxNewDown lets 1 of them go");
         assert_eq!(held_back, pool.leaving > 1);

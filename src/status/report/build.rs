@@ -362,6 +362,9 @@ impl ReportBuilder<'_> {
             entry.waiting = status.is_some_and(|status| status.held_for.brake);
             let services = status.into_iter().flat_map(|status| &status.held_for.services);
             entry.held_for = services.cloned().collect();
+            entry.held_reason = status
+                .filter(|_| entry.held_back)
+                .map(|status| status.held_for.reason());
             self.entries.entry(node.name.clone()).or_default().push(entry);
         }
         down_without_node

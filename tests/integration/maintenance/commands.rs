@@ -118,8 +118,8 @@ fn previews(headgate: &CommandLine, plan: &str) {
     );
     let both = headgate.json(&["plan", "node-1", "node-2", "-o", "json"]);
     assert_eq!(
-        (&both["pools"][0]["remaining"], &both["pools"][0]["minimumInService"]),
-        (&json!(0), &json!(1))
+        (&both["pools"][0]["remaining"], &both["pools"][0]["kept"][0]["reason"]),
+        (&json!(1), &json!("too few others can serve"))
     );
     assert_eq!(both["steps"][0]["pods"][0]["pod"], "default/web");
     assert_eq!(

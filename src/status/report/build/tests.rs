@@ -6,7 +6,9 @@ use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, Target
 use headgate_controller::pool::{LastError, Listing, Taint};
 use headgate_controller::service_index::ServiceIndex;
 use headgate_core::clock::Clock;
-use headgate_core::node::{Signal, Unproved};
+use headgate_core::node::{KnownSignal, Signal, SignalSettings, Unproved};
+use headgate_core::service::{NamespacedName, Service};
+use headgate_core::settings::IntOrPercent;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -172,6 +174,62 @@ fn owners_and_pending_changes_follow_from_plan_and_ledger() {
         let mut all = report.nodes.iter().flat_map(|node| &node.entries);
         assert!(all.all(|entry| entry.pending == entry.becomes.is_some()));
     }
+}
+
+#[test]
+fn maintenance_is_planned_as_the_leader_plans_it() {
+    let few = Some("too few others can serve");
+    let last = Some(
+        "no other node in service without a signal has a ready endpoint of default/web (externalTrafficPolicy: Local)",
+    );
+    // Node 5 is Ready, and node 6 is not.
+    for (minimum, state, endpoint, is_signal, becomes, held_reason) in [
+        (1, "None", 5, true, Some("Down"), None),
+        (1, "None", 5, false, None, None),
+        (1, "Up", 5, true, None, None),
+        (2, "None", 5, true, None, few),
+        (1, "None", 4, true, None, last),
+    ] {
+        let mut found = snapshot(Ok(view(&[(4, state), (5, "None"), (6, "None")])), &[]);
+        for number in [5, 6] {
+            let node = ClusterNode {
+                ready: number == 5,
+                ..node(number, false)
+            };
+            found.desired.apply(node, found.now);
+        }
+        // The probe's port is the Service's.
+        found.guard.health_port = 1;
+        found.guard.minimum_in_service = IntOrPercent::Int(minimum);
+        found.services = Ok(service_index(endpoint, found.now.mono));
+        let disabled = (!is_signal).then_some(KnownSignal::Maintenance);
+        let settings = SignalSettings {
+            disabled: disabled.into_iter().collect(),
+            ..SignalSettings::default()
+        };
+        found.begin_maintenance(&BTreeSet::from(["n4".to_owned()]), &settings);
+        let report = report(&found);
+        let entry = &report.nodes.iter().find(|node| node.name == "n4").unwrap().entries[0];
+        assert_eq!((entry.becomes, entry.held_reason.as_deref()), (becomes, held_reason));
+    }
+}
+
+/// The Service `default/web` with an endpoint on this node.
+fn service_index(node: u8, now: tokio::time::Instant) -> ServiceIndex {
+    let name = NamespacedName::new("default", "web");
+    let mut index = ServiceIndex::default();
+    index.apply_service(&Service {
+        uid: "web".to_owned(),
+        health_check_port: 10456,
+        ..Service::named(name.clone())
+    });
+    index.retain_services(&[name].into());
+    let slice = json!({"metadata": {"namespace": "default", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "ports": [{"name": "", "port": 80}],
+        "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": format!("n{node}")}]});
+    index.apply_slice(&serde_json::from_value(slice).unwrap(), now);
+    index.retain_slices(&[NamespacedName::new("default", "web-1")].into());
+    index
 }
 
 #[test]
