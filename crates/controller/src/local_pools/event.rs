@@ -1,5 +1,5 @@
 //! Events on Services, with the reasons and messages of cloud-provider-azure's accepted design (pull request 10417); that of a retry is from
-//! its implementation (10635). Of a terminal failure they also say when headgate tries again.
+//! its implementation (10635). Of a final failure they also say when headgate tries again.
 
 use headgate_core::telemetry::words;
 
@@ -54,7 +54,7 @@ pub(crate) fn terminal_message(error: &str) -> String {
 pub(crate) fn exhausted_message(retries: u32, error: &str) -> String {
     format!(
         "Backend pool update failed after {retries} retries: {}. To retrigger, cause an endpoint change for the Service \
-         (e.g., restart or scale a backing pod).",
+         (e.g., restart or scale a backing pod). Otherwise it is tried again in 5 min.",
         without_period(error)
     )
 }
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(
             exhausted_message(3, "E"),
             "Backend pool update failed after 3 retries: E. To retrigger, cause an endpoint change for the Service (e.g., \
-             restart or scale a backing pod)."
+             restart or scale a backing pod). Otherwise it is tried again in 5 min."
         );
     }
 }
