@@ -44,6 +44,7 @@ connections: {enabled: "yes"} → enabled
 signals: {cordon: true} → cordon
 signals: {cordon: soon} → cordon
 signals: {cordon: 61m} → cordon
+signals: {cordon: 3600001ms} → cordon
 {maintenance: {enabled: true, automatic: [{cause: shutdown, timeout: ""}]}} → timeout
 azure: {workloadIdentity: pod} → workloadIdentity
 agent: {securityContext: {privileged: "no"}} → privileged
@@ -59,6 +60,9 @@ imagePullSecrets: [{nmae: registry}] → imagePullSecrets
 agent: {priorityClassName: Very High} → priorityClassName
 "#;
     assert_refused(&json!({}), table);
+    for longest in ["1440m", "86400s"] {
+        rendered("kube-system", &json!({"uninstall": {"timeout": longest}}), &[]);
+    }
 }
 
 /// A key without a value, as where all lines below it are comments.
@@ -76,6 +80,10 @@ fn an_empty_value_is_its_default() {
 #[test]
 fn values_that_contradict_each_other_are_refused_by_name() {
     let alone = "
+uninstall: {restore: null} → uninstall.restore is empty
+uninstall: {timeout: null} → uninstall.timeout is empty
+networkPolicy: {enabled: null} → networkPolicy.enabled is empty
+serviceHealthChecks: null → serviceHealthChecks is empty
 settings: {maintenance: {enabled: true}} → settings.maintenance.enabled needs the value maintenance.enabled
 settings: {evictionNotices: [NodeEvents, ScheduledEvents]} → settings.evictionNotices needs the value evictionNotices.enabled
 settings: {serviceHealthChecks: Path} → settings.serviceHealthChecks needs the value serviceHealthChecks
