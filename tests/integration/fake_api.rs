@@ -13,7 +13,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Runs each case against both servers. The name of the case is the name of its objects.
 macro_rules! on_both {
@@ -238,8 +238,15 @@ async fn a_finalizer_delays_the_deletion(client: Client, name: &str) {
     let mut held = config_map(name, "1");
     held["metadata"]["finalizers"] = json!(["headgate.dev/test"]);
     let created = maps.create(held).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    let younger = maps.create(config_map(&format!("{name}-2"), "1")).await.unwrap();
     maps.delete(name, &DeleteParams::default()).await.unwrap();
-    assert!(maps.0.get(name).await.unwrap().meta().deletion_timestamp.is_some());
+    let deleted = maps.0.get(name).await.unwrap().metadata;
+    // In whole seconds, and of one clock.
+    for time in [younger.creation_timestamp(), deleted.deletion_timestamp] {
+        let age = time.unwrap().0.duration_since(created.creation_timestamp().unwrap().0);
+        assert!(age.subsec_nanos() == 0 && (2..20).contains(&age.as_secs()), "{age}");
+    }
     maps.merge(name, json!({"metadata": {"finalizers": null}}))
         .await
         .unwrap();

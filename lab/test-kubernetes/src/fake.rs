@@ -1,6 +1,8 @@
 //! A fake Kubernetes API in process, in tokio's (possibly paused) time: Nodes, pods with evictions and disruption budgets, Services,
-//! `EndpointSlices`, Deployments, `ReplicaSets`, service accounts, Leases, `ConfigMaps`, Secrets, events of `events.k8s.io`, maintenances and Evacuations, in one map with one
-//! `resourceVersion`, with watches and injected faults.
+//! `EndpointSlices`, Deployments, `ReplicaSets`, service accounts, Leases, `ConfigMaps`, Secrets, events of `events.k8s.io`, maintenances
+//! and Evacuations, in one map with one `resourceVersion`, with watches and injected faults.
+//!
+//! Times are those of its clock.
 //!
 //! It has only the behaviour that headgate relies on: no admission, no field management, no defaults, and no selector
 //! other than by name, for Services by `spec.type`, for pods by `spec.nodeName` and labels, and for events by their reporter. A request outside
@@ -11,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use headgate_core::clock::Clock;
 use hyper::Method;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -87,6 +90,11 @@ impl FakeApi {
         let (fake, shared) = (self.clone(), faults.clone());
         let service = tower::service_fn(move |request| fake.clone().serve(request, shared.clone()));
         (Client::new(service, "default"), faults)
+    }
+
+    /// The clock of all times that the server sets, from 2026-01-02T03:04:05Z on.
+    pub fn clock(&self) -> Clock {
+        self.store().clock.0.clone()
     }
 
     /// Counts, and disturbs, the requests of each client that is made from now on, as those of a process of its own.

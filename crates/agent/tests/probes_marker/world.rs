@@ -67,7 +67,7 @@ impl World {
             .replace_status(NODE, &PostParams::default(), &with_status)
             .await
             .unwrap();
-        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let clock = fake.clock();
         let agent = start_agent(&fake, &clock);
         sleep(5 * SECOND).await;
         Self { fake, clock, agent }

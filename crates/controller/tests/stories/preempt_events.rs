@@ -42,7 +42,7 @@ impl Scene {
     async fn new() -> Self {
         let fake = FakeApi::default();
         let (client, _) = fake.client();
-        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let clock = fake.clock();
         Self::create(&fake, &client, "2026-01-01T00:00:00Z".parse().unwrap()).await;
         let (targets, mut registry) = (watch::Sender::default(), Registry::default());
         let (task, faults) = start(&fake, &clock, &targets, &mut registry);

@@ -6,12 +6,10 @@
 use std::time::Duration;
 
 use headgate_controller::admin_state::GuardSettings;
-use headgate_core::clock::Clock;
 use headgate_core::node::{KeyMatcher, SignalMatcher};
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::leader::Term;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -91,7 +89,7 @@ impl RandomRun {
     async fn start(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let fake = FakeApi::default();
-        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let clock = fake.clock();
         let all = || 1..=NODES + QUIET_NODES;
         let assumptions = Assumptions::draw(seed);
         let mut resources = vec![dual_stack(NODES + QUIET_NODES)];

@@ -12,13 +12,11 @@ use std::time::Duration;
 
 use headgate_azure_emulator::{entries_of, pools_in};
 use headgate_controller::admin_state::GuardSettings;
-use headgate_core::clock::Clock;
 use headgate_core::node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, NodeReader, SignalMatcher, SignalRules, SignalSettings,
 };
 use headgate_core::settings::IntOrPercent;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -128,7 +126,7 @@ impl Run {
     async fn start(seed: u64) -> Self {
         let random = Random::new(seed ^ 0x5157);
         let fake = FakeApi::default();
-        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let clock = fake.clock();
         let mut resources = vec![dual_stack(NODES)];
         let assumptions = Assumptions::draw(seed);
         resources.extend(assumptions.internal("local", &[1, 2]));

@@ -243,7 +243,7 @@ impl World {
     /// A fake API server with a number of nodes, and the world of its clients.
     pub(crate) async fn with_nodes(nodes: usize, resources: &[Value], settings: Settings) -> (FakeApi, Self) {
         let fake = FakeApi::default();
-        let clock = Clock::anchored("2026-11-21T10:00:00Z".parse().unwrap());
+        let clock = fake.clock();
         let world = Self::new(fake.client().0, clock, resources, settings);
         for number in 1..=nodes {
             world.add_node(number).await;

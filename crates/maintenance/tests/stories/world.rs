@@ -30,7 +30,6 @@ use crate::leader::Candidate;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_mins(1);
 pub(crate) const NAMESPACE: &str = "shop";
-const START: &str = "2026-01-02T03:04:05Z";
 
 pub(crate) struct World {
     pub(crate) fake: FakeApi,
@@ -72,14 +71,14 @@ impl World {
     /// Nodes that are in service in their load balancers.
     pub(crate) async fn new(nodes: &[&str]) -> Self {
         let fake = FakeApi::default();
-        let (client, _) = fake.client();
+        let (client, clock) = (fake.client().0, fake.clock());
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let node_writes = NodeWriteMetrics::register(&mut registry);
         let world = Self {
             fake,
             client,
-            clock: Clock::anchored(START.parse().unwrap()),
+            clock,
             load_balancers: watch::Sender::default(),
             registry,
             metrics,

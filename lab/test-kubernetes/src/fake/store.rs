@@ -3,18 +3,33 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use base64::Engine as _;
+use headgate_core::clock::{Clock, whole_seconds};
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::resources::{ObjectKey, Selector};
 use super::validation::{ApiError, api_error, conflict, not_found, validate};
 
+/// 2026-01-02T03:04:05Z, the time of a new server.
+const START: Timestamp = Timestamp::constant(1_767_323_045, 0);
 /// Changes that are kept for watches.
 const MAX_CHANGES: usize = 1000;
 /// Lists of several pages that may be under way.
 const MAX_LISTS: usize = 10;
 
+/// The clock of a server, from its start on.
+#[derive(Clone)]
+pub(super) struct ServerClock(pub(super) Clock);
+
+impl Default for ServerClock {
+    fn default() -> Self {
+        Self(Clock::anchored(START))
+    }
+}
+
 #[derive(Clone, Default)]
 pub(super) struct Store {
+    pub(super) clock: ServerClock,
     objects: BTreeMap<ObjectKey, Value>,
     version: u64,
     changes: VecDeque<Change>,
@@ -67,6 +82,11 @@ pub(super) enum PatchType {
 pub(super) type ApiResult = Result<(u16, Value), ApiError>;
 
 impl Store {
+    /// The present time, as objects show it.
+    fn now(&self) -> Value {
+        json!(whole_seconds(self.clock.0.now().wall).to_string())
+    }
+
     pub(super) fn version(&self) -> u64 {
         self.version
     }
@@ -190,7 +210,7 @@ impl Store {
         }
         let metadata = &mut object["metadata"];
         metadata["uid"] = json!(format!("00000000-0000-4000-8000-{:012}", self.version + 1));
-        metadata["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
+        metadata["creationTimestamp"] = self.now();
         Ok((201, self.put(&key, object)))
     }
 
@@ -330,7 +350,7 @@ impl Store {
         if has_finalizers {
             let mut object = present.clone();
             if object["metadata"]["deletionTimestamp"].is_null() {
-                object["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+                object["metadata"]["deletionTimestamp"] = self.now();
                 object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
                 object = self.put(key, object);
             }

@@ -8,9 +8,7 @@ use headgate_azure_emulator::Settings;
 use headgate_controller::admin_state::{GuardSettings, Policy};
 use headgate_controller::local_pools::{LocalPoolsMode, LocalPoolsTarget};
 use headgate_controller::pool::ListScope;
-use headgate_core::clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, series_value};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
@@ -120,7 +118,7 @@ impl LocalCluster {
     /// A cluster without Services; its leader has just begun.
     pub(crate) async fn with(options: Options) -> Self {
         let fake = FakeApi::default();
-        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let clock = fake.clock();
         let mut world = World::new(fake.client().0, clock, &options.load_balancers, options.azure);
         world.managed = vec!["kubernetes", "second"];
         world.local_pools = options.target;

@@ -21,7 +21,7 @@ struct Fixture {
 
 fn fixture() -> Fixture {
     let fake = FakeApi::default();
-    let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
+    let clock = fake.clock();
     let (client, line) = fake.client();
     Fixture {
         others: OtherProcess::new(fake.client().0, LEASE, clock.clone()),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use headgate_core::clock::Clock;
 use headgate_kubernetes::leader::ArmLock;
 use headgate_test_kubernetes::{CCM, FakeApi, Fault, OtherProcess};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -107,7 +106,7 @@ async fn reconcile_repeatedly(others: OtherProcess, fake: FakeApi, over: Arc<Ato
 
 async fn scenario(disturbances: Vec<Timed>, holds: Arc<AtomicU32>) {
     let fake = FakeApi::default();
-    let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
+    let clock = fake.clock();
     let others = OtherProcess::new(fake.client().0, LEASE, clock.clone());
     let mut tasks = JoinSet::new();
     let begin = |tasks: &mut JoinSet<()>| {
