@@ -40,6 +40,7 @@ macro_rules! on_both {
 }
 
 mod evictions;
+mod generations;
 mod leases;
 mod watches;
 

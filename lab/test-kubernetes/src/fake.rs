@@ -4,7 +4,8 @@
 //!
 //! Times are those of its clock.
 //!
-//! It has only the behaviour that headgate relies on: no admission, no field management, no defaults, and no selector
+//! It has only the behaviour that headgate relies on: no admission, no field management, no defaults, no `generation` of pods and of kinds
+//! without a status, and no selector
 //! other than by name, for Services by `spec.type`, for pods by `spec.nodeName` and labels, and for events by their reporter. A request outside
 //! of that panics. The integration tests in `fake_api` run the same cases against it and against the real kube-apiserver.
 

@@ -37,19 +37,19 @@ fn ready() -> Value {
 async fn single_replica(world: &World, app: &str) {
     let object = json!({"metadata": {"name": app, "namespace": NAMESPACE},
         "spec": {"replicas": 1, "selector": {"matchLabels": {"app": app}},
-            "template": {"metadata": {"labels": {"app": app}}, "spec": {"containers": [{"name": "c"}]}}},
-        "status": {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1}});
+            "template": {"metadata": {"labels": {"app": app}}, "spec": {"containers": [{"name": "c"}]}}}});
     world.create::<Deployment>(NAMESPACE, object).await;
+    set_replicas(world, app, 1);
     replica_set(world, app, &format!("{app}-1"), "one", &ready()).await;
     world.budget(app, app, 0).await;
 }
 
-/// The Deployment controller has so many replicas, of which one is updated and one available.
+/// The Deployment controller has seen the Deployment, and has so many replicas, of which one is updated and one available.
 fn set_replicas(world: &World, app: &str, replicas: i32) {
-    let status = json!({"replicas": replicas, "updatedReplicas": 1, "availableReplicas": 1});
-    world
-        .fake
-        .change::<Deployment>(NAMESPACE, app, |deployment| deployment["status"] = status);
+    world.fake.change::<Deployment>(NAMESPACE, app, |deployment| {
+        deployment["status"] = json!({"observedGeneration": deployment["metadata"]["generation"],
+            "replicas": replicas, "updatedReplicas": 1, "availableReplicas": 1});
+    });
 }
 
 fn annotations(world: &World, app: &str) -> Value {
@@ -175,6 +175,7 @@ async fn a_record_keeps_a_maintenance_that_cannot_be_decoded() {
     };
     world.fake.change::<Deployment>(NAMESPACE, "web", record);
     world.fake.change::<ReplicaSet>(NAMESPACE, "web-1", record);
+    set_replicas(&world, "web", 1);
     let _leader = world.lead().await;
     drain(&world, &allowed()).await;
     until_restarted(&world).await;
@@ -203,6 +204,7 @@ async fn without_leave_the_eviction_api_decides_until_the_deployment_allows_it()
     world
         .fake
         .annotate::<Deployment>(NAMESPACE, "web", "headgate.dev/rollout", "Allow");
+    set_replicas(&world, "web", 1);
     world
         .until("it is restarted", |world| restarts(world, "web") == 1)
         .await;

@@ -57,6 +57,21 @@ impl ResourceKind {
         ];
         names.contains(&self.name)
     }
+
+    /// The `generation` after a change; kinds without a status have none, and that of pods is left out. It counts the changes of the
+    /// spec, the beginning of the deletion, and as the only annotations those of Deployments.
+    pub(super) fn next_generation(&self, before: &Value, after: &Value) -> Option<u64> {
+        if !self.has_status() || ["Node", "Pod"].contains(&self.name) {
+            return None;
+        }
+        let differs = |at: &str| before.pointer(at) != after.pointer(at);
+        let is_changed = before.is_null()
+            || differs("/spec")
+            || differs("/metadata/deletionTimestamp")
+            || (self.name == "Deployment" && differs("/metadata/annotations"));
+        let generation = before["metadata"]["generation"].as_u64().unwrap_or_default();
+        Some(generation + u64::from(is_changed))
+    }
 }
 
 static RESOURCES: [ResourceKind; 17] = [

@@ -137,6 +137,10 @@ impl Store {
         }
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let before = self.objects.get(key).unwrap_or(&Value::Null);
+        if let Some(generation) = key.kind.next_generation(before, &object) {
+            object["metadata"]["generation"] = json!(generation);
+        }
         let before = self.objects.insert(key.clone(), object.clone());
         let kind = if before.is_some() { "MODIFIED" } else { "ADDED" };
         self.record_change(key, kind, object.clone(), before);
@@ -238,7 +242,13 @@ impl Store {
             return Err(conflict());
         }
         // Fields that only the API server sets.
-        for field in ["uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
+        for field in [
+            "uid",
+            "generation",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "resourceVersion",
+        ] {
             object["metadata"][field] = stored[field].clone();
         }
         if key.kind.has_status() {
