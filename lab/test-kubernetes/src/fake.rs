@@ -2,10 +2,11 @@
 //! `EndpointSlices`, Deployments, `ReplicaSets`, service accounts, Leases, `ConfigMaps`, Secrets, events of `events.k8s.io`, maintenances
 //! and Evacuations, in one map with one `resourceVersion`, with watches and injected faults.
 //!
-//! Times are those of its clock.
+//! Times are those of its clock. A pod that is evicted or deleted terminates for a second; where the Ready condition of its Node is `Unknown`
+//! or the Node is missing, it stays until that is over.
 //!
-//! It has only the behaviour that headgate relies on: no admission, no field management, no defaults, no `generation` of pods and of kinds
-//! without a status, and no selector
+//! It has only the behaviour that headgate relies on: no admission, no field management, no defaults but the grace period of pods, no
+//! `generation` of pods and of kinds without a status, no garbage collection of pods, and no selector
 //! other than by name, for Services by `spec.type`, for pods by `spec.nodeName` and labels, and for events by their reporter. A request outside
 //! of that panics. The integration tests in `fake_api` run the same cases against it and against the real kube-apiserver.
 
@@ -68,6 +69,8 @@ struct Shared {
     points: Mutex<Option<FaultPoints>>,
     /// The most objects in a page of a list.
     page_size: AtomicUsize,
+    /// How long a pod takes to terminate, within its grace period.
+    pod_termination: Mutex<Duration>,
 }
 
 impl Default for FakeApi {
@@ -79,6 +82,7 @@ impl Default for FakeApi {
             restarts: Mutex::new((0, Instant::now())),
             points: Mutex::default(),
             page_size: usize::MAX.into(),
+            pod_termination: Duration::from_secs(1).into(),
         }))
     }
 }
@@ -96,6 +100,11 @@ impl FakeApi {
     /// The clock of all times that the server sets, from 2026-01-02T03:04:05Z on.
     pub fn clock(&self) -> Clock {
         self.store().clock.0.clone()
+    }
+
+    /// From now on pods take so long to terminate, instead of a second, unless their grace period is shorter.
+    pub fn set_pod_termination(&self, time: Duration) {
+        *self.0.pod_termination.lock().unwrap() = time;
     }
 
     /// Counts, and disturbs, the requests of each client that is made from now on, as those of a process of its own.

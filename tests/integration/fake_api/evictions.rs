@@ -7,11 +7,11 @@ use kube::api::ListParams;
 
 use super::*;
 
-/// A pod that runs on a node, which ends at once.
-async fn create_pod(client: &Client, name: &str, node: &str) -> Pod {
+/// A pod that runs on a node without a kubelet, with so many seconds to terminate.
+async fn create_pod(client: &Client, name: &str, node: &str, grace_seconds: Option<i64>) -> Pod {
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let pod = json!({"metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"nodeName": node, "serviceAccountName": "evictions", "terminationGracePeriodSeconds": 0,
+        "spec": {"nodeName": node, "serviceAccountName": "evictions", "terminationGracePeriodSeconds": grace_seconds,
             "containers": [{"name": "c", "image": "none"}]}});
     let pod = pods.create(&PostParams::default(), &parse(pod)).await.unwrap();
     let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
@@ -59,8 +59,8 @@ async fn budgets_decide(client: Client, name: &str) {
     let account = parse(json!({"metadata": {"name": "evictions"}}));
     accounts.create(&PostParams::default(), &account).await.unwrap();
     let (other, second) = (format!("{name}-other"), format!("{name}-second"));
-    let pod = create_pod(&client, name, &format!("{name}-node")).await;
-    create_pod(&client, &other, &second).await;
+    let pod = create_pod(&client, name, &format!("{name}-node"), Some(0)).await;
+    create_pod(&client, &other, &second, None).await;
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let of_node = ListParams::default().fields(&format!("spec.nodeName={name}-node"));
     let listed: Vec<_> = pods
@@ -92,12 +92,31 @@ async fn budgets_decide(client: Client, name: &str) {
     // The room is used up.
     let left = budgets.get(&second).await.unwrap().status.unwrap();
     assert_eq!(left.disruptions_allowed, 0);
+    terminates(&client, &other).await;
     for budget in [&other, &second] {
         budgets.delete(budget, &DeleteParams::default()).await.unwrap();
     }
-    pods.delete(&other, &DeleteParams::default().grace_period(0))
+}
+
+/// An evicted pod stays for its grace period, the default of 30 s, which a second eviction does not lengthen or need the budget for.
+/// Its kubelet deletes it with a grace period of 0.
+async fn terminates(client: &Client, name: &str) {
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    assert_eq!(evict(client, name, None).await.0, 201);
+    let terminating = pods.get(name).await.unwrap().metadata;
+    assert_eq!(terminating.deletion_grace_period_seconds, Some(30));
+    let time = terminating.deletion_timestamp.clone().unwrap().0;
+    let age = time.duration_since(terminating.creation_timestamp.unwrap().0);
+    assert!((30..50).contains(&age.as_secs()), "{age}");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(evict(client, name, None).await.0, 201);
+    pods.delete(name, &DeleteParams::default()).await.unwrap();
+    let later = pods.get(name).await.unwrap().metadata;
+    assert_eq!(later.deletion_timestamp, terminating.deletion_timestamp);
+    pods.delete(name, &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
+    assert_eq!(pods.get_opt(name).await.unwrap(), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -208,6 +208,37 @@ async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
     assert_eq!(world.requests("POST", "/evacuations"), 1, "none is created twice");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pod_on_a_dead_node_terminates_until_the_node_is_back() {
+    let mut world = World::new(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    world.observe_out("one");
+    let set_ready = |world: &World, status: &str| {
+        world.fake.change::<Node>("", "one", |node| {
+            node["status"]["conditions"][0]["status"] = json!(status);
+        });
+    };
+    set_ready(&world, "Unknown");
+    let leader = world.lead().await;
+    world.drain_one(0).await;
+    world.until_requested("POST", "web/eviction").await;
+    sleep(25 * SECOND).await;
+    assert_eq!(
+        world.condition("m", "Blocked"),
+        "False NotBlocked",
+        "in its grace period"
+    );
+    leader.kill();
+    let _leader = world.lead().await;
+    sleep(MINUTE).await;
+    assert_eq!(world.condition("m", "Blocked"), "True Terminating");
+    assert!(world.has_pod("web") && !world.is_drained("m"));
+    assert_eq!(world.requests("POST", "web/eviction"), 1);
+    set_ready(&world, "True");
+    world.until_drained("m").await;
+    assert!(!world.has_pod("web"));
+}
+
 /// It may have been completed since, and nothing would say so.
 #[tokio::test(start_paused = true)]
 async fn no_pod_leaves_for_a_maintenance_that_cannot_be_read_for_five_minutes() {

@@ -45,6 +45,8 @@ fn an_evacuator_that_forgets_what_it_began_is_found() {
 
 /// Runs the script beside a leader that starts again after each crash; `starts` is how often it has started.
 async fn play(world: &World, starts: &Cell<usize>, script: impl Future<Output = ()>) {
+    // A pod still terminates when the next leader begins.
+    world.fake.set_pod_termination(20 * SECOND);
     let leader = keep_running(async |number| {
         starts.set(number);
         let (leader, _) = world.start_leader();

@@ -220,7 +220,34 @@ impl FakeApi {
         self.record(&request.recorded);
         let outcome = self.outcome(request);
         self.0.changes.send_replace(());
+        if request.key.kind.name == "Pod" && request.recorded.method != Method::GET {
+            self.end_if_terminating(&request.key);
+        }
         outcome.unwrap_or_else(|error| error)
+    }
+
+    /// The kubelet of a pod: deletes it some time after it began to terminate. On a Node without a kubelet it stays.
+    fn end_if_terminating(&self, key: &ObjectKey) {
+        let metadata = self
+            .store()
+            .get(key)
+            .map(|pod| pod["metadata"].clone())
+            .unwrap_or_default();
+        let Some(grace_period) = metadata["deletionGracePeriodSeconds"].as_u64() else {
+            return;
+        };
+        let time = Duration::from_secs(grace_period).min(*self.0.pod_termination.lock().unwrap());
+        let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}});
+        let (fake, key) = (self.clone(), key.clone());
+        tokio::spawn(async move {
+            sleep(time).await;
+            while fake.store().lacks_kubelet(&key) {
+                sleep(Duration::from_secs(1)).await;
+            }
+            // It may be gone already.
+            let _ = fake.store().delete(&key, &options);
+            fake.0.changes.send_replace(());
+        });
     }
 
     fn outcome(&self, request: &ParsedRequest) -> super::store::ApiResult {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base64::Engine as _;
 use headgate_core::clock::{Clock, whole_seconds};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::resources::{ObjectKey, Selector};
@@ -82,9 +82,10 @@ pub(super) enum PatchType {
 pub(super) type ApiResult = Result<(u16, Value), ApiError>;
 
 impl Store {
-    /// The present time, as objects show it.
-    fn now(&self) -> Value {
-        json!(whole_seconds(self.clock.0.now().wall).to_string())
+    /// The time in so many seconds, as objects show it.
+    fn time_in(&self, seconds: i64) -> Value {
+        let time = self.clock.0.now().wall + SignedDuration::from_secs(seconds);
+        json!(whole_seconds(time).to_string())
     }
 
     pub(super) fn version(&self) -> u64 {
@@ -129,10 +130,11 @@ impl Store {
         });
     }
 
-    /// Stores an object as a new version. An object that is being deleted and has no finalizer left is removed.
+    /// Stores an object as a new version. An object that is being deleted is removed when it has no finalizer and no grace period left.
     pub(super) fn put(&mut self, key: &ObjectKey, mut object: Value) -> Value {
-        let has_no_finalizer = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
-        if has_no_finalizer && !object["metadata"]["deletionTimestamp"].is_null() {
+        let metadata = &object["metadata"];
+        let is_ending = !metadata["deletionTimestamp"].is_null() && grace_seconds(metadata).unwrap_or(0) == 0;
+        if is_ending && metadata["finalizers"].as_array().is_none_or(Vec::is_empty) {
             return self.remove(key).unwrap_or(object);
         }
         self.version += 1;
@@ -154,6 +156,18 @@ impl Store {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.record_change(key, "DELETED", object.clone(), Some(before));
         Some(object)
+    }
+
+    /// Whether a pod has no kubelet to end it: its Node is missing or of unknown state.
+    pub(super) fn lacks_kubelet(&self, pod: &ObjectKey) -> bool {
+        let Some(name) = self.get(pod).and_then(|pod| pod["spec"]["nodeName"].as_str()) else {
+            return false;
+        };
+        let is_unknown = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "Unknown";
+        self.get(&ObjectKey::new("v1", "nodes", "", name)).is_none_or(|node| {
+            let conditions = node["status"]["conditions"].as_array();
+            conditions.is_some_and(|all| all.iter().any(is_unknown))
+        })
     }
 
     pub(super) fn read(&self, key: &ObjectKey) -> ApiResult {
@@ -214,7 +228,7 @@ impl Store {
         }
         let metadata = &mut object["metadata"];
         metadata["uid"] = json!(format!("00000000-0000-4000-8000-{:012}", self.version + 1));
-        metadata["creationTimestamp"] = self.now();
+        metadata["creationTimestamp"] = self.time_in(0);
         Ok((201, self.put(&key, object)))
     }
 
@@ -247,6 +261,7 @@ impl Store {
             "generation",
             "creationTimestamp",
             "deletionTimestamp",
+            "deletionGracePeriodSeconds",
             "resourceVersion",
         ] {
             object["metadata"][field] = stored[field].clone();
@@ -310,9 +325,11 @@ impl Store {
             .get(key)
             .ok_or_else(|| not_found(key.kind, &key.name))?
             .clone();
+        // No budget keeps a pod that terminates already.
+        let is_running = pod["metadata"]["deletionTimestamp"].is_null();
         let selects = |budget: &Value| {
             let labels = budget["spec"]["selector"]["matchLabels"].as_object();
-            labels.is_some_and(|labels| {
+            labels.filter(|_| is_running).is_some_and(|labels| {
                 labels
                     .iter()
                     .all(|(name, value)| pod["metadata"]["labels"][name] == *value)
@@ -357,11 +374,14 @@ impl Store {
         let has_finalizers = present["metadata"]["finalizers"]
             .as_array()
             .is_some_and(|all| !all.is_empty());
-        if has_finalizers {
+        let seconds = grace_period(key, present, options);
+        if has_finalizers || seconds > 0 {
             let mut object = present.clone();
-            if object["metadata"]["deletionTimestamp"].is_null() {
-                object["metadata"]["deletionTimestamp"] = self.now();
-                object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+            let metadata = &mut object["metadata"];
+            // A later deletion can only be earlier.
+            if grace_seconds(metadata).is_none_or(|before| seconds < before) {
+                metadata["deletionTimestamp"] = self.time_in(seconds);
+                metadata["deletionGracePeriodSeconds"] = json!(seconds);
                 object = self.put(key, object);
             }
             return Ok((200, object));
@@ -369,6 +389,24 @@ impl Store {
         self.remove(key);
         Ok((200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})))
     }
+}
+
+/// The grace period of a deletion that has begun.
+fn grace_seconds(metadata: &Value) -> Option<i64> {
+    metadata["deletionGracePeriodSeconds"].as_i64()
+}
+
+/// How many seconds an object has to terminate: only pods that run on a node have any.
+fn grace_period(key: &ObjectKey, object: &Value, options: &Value) -> i64 {
+    let is_finished = matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    if key.kind.name != "Pod" || object["spec"]["nodeName"].is_null() || is_finished {
+        return 0;
+    }
+    let own = &object["spec"]["terminationGracePeriodSeconds"];
+    let mut stated = [&options["gracePeriodSeconds"], own]
+        .into_iter()
+        .filter_map(Value::as_i64);
+    stated.next().unwrap_or(30)
 }
 
 /// Sets the fields that follow from the path, encodes `stringData` and removes nulls.
