@@ -40,6 +40,7 @@ pub(super) struct Chaos {
     created_services: usize,
     /// A request failed that may have had an effect.
     is_world_unknown: bool,
+    /// The last copy of etcd, when it was begun, and the ledger then.
     snapshot: Option<(EtcdSnapshot, Timestamp, BTreeSet<String>)>,
 }
 
@@ -424,12 +425,12 @@ impl Chaos {
 
     async fn take_snapshot(&mut self) -> Option<()> {
         self.thaw_apiserver();
-        let begin = Timestamp::now();
+        // Right after the copy is made, the ledger is written again.
+        let (begin, ledger) = (Timestamp::now(), self.ledger().await);
         let snapshot = self.control_plane.snapshot_etcd().await;
         let snapshot = snapshot.unwrap_or_else(|error| panic!("{error}"));
-        let ledger = self.ledger().await;
         self.apiserver_stopped(begin);
-        self.snapshot = Some((snapshot, Timestamp::now(), ledger));
+        self.snapshot = Some((snapshot, begin, ledger));
         Some(())
     }
 
