@@ -63,24 +63,58 @@ pub(crate) fn check(history: &[Event], findings: &mut Findings) {
     }
 }
 
+/// The entries that restores of etcd took out of the ledger and that are not given back since; of events in the order of their begins.
+pub(crate) fn lost_by_restores(history: &[Event]) -> BTreeSet<String> {
+    let (mut lost, mut given_back, mut downs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for event in history {
+        match &event.what {
+            What::Restored(entries) => lost.extend(entries.clone()),
+            What::Arm(request) if request.change.is_some() => {
+                for (entry, is_down) in entries_of(request) {
+                    if is_down {
+                        // An old copy of another writer's may have it.
+                        if !request.is_headgate && given_back.remove(&entry) {
+                            lost.insert(entry.clone());
+                        }
+                        downs.insert(entry);
+                    } else if !request.is_faulted && downs.remove(&entry) {
+                        // One with a fault may be taken back.
+                        given_back.extend(lost.take(&entry));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    lost
+}
+
+/// The entries in the body by their names in the ledger, with whether each is `Down`.
+fn entries_of(request: &ArmRequest) -> impl Iterator<Item = (String, bool)> {
+    request.pools.iter().flatten().flat_map(move |(pool, members)| {
+        let entry =
+            move |(address, is_down): (&String, &bool)| (ledger_entry(&request.load_balancer, pool, address), *is_down);
+        members.iter().map(entry)
+    })
+}
+
 /// Each `Down` in the body is in the ledger as it was when the request arrived.
 fn check_ledger(history: &[Event], event: &Event, request: &ArmRequest, findings: &mut Findings) {
-    let (mut known, mut excused) = (None, BTreeSet::new());
-    for other in &history[..history.partition_point(|other| other.begin <= event.end)] {
+    let (mut known, history_before) = (
+        None,
+        &history[..history.partition_point(|other| other.begin <= event.end)],
+    );
+    for other in history_before {
         match &other.what {
             // Of two writes that overlap the request, either may be the one before it.
             What::Ledger(entries) if other.end < event.begin => known = Some(entries.clone()),
             What::Ledger(entries) => known.get_or_insert_with(BTreeSet::new).extend(entries.clone()),
-            What::Restored(lost) => excused.extend(lost.clone()),
             _ => {}
         }
     }
+    let excused = lost_by_restores(history_before);
     let Some(known) = known else { return };
-    let pools = request.pools.iter().flatten();
-    let downs = pools.flat_map(|(pool, members)| {
-        let downs = members.iter().filter(|(_, is_down)| **is_down);
-        downs.map(|(address, _)| ledger_entry(&request.load_balancer, pool, address))
-    });
+    let downs = entries_of(request).filter_map(|(entry, is_down)| is_down.then_some(entry));
     let missing: Vec<String> = downs
         .filter(|entry| !known.contains(entry) && !excused.contains(entry))
         .collect();
@@ -141,6 +175,27 @@ mod tests {
             ["ledger"],
             "removed"
         );
-        assert!(violations(&[ledger(0, 1, &[]), restored(2, 3, &["1"]), down(4)]).is_empty());
+        let lost = [ledger(0, 1, &["1"]), down(2), ledger(4, 5, &[]), restored(4, 5, &["1"])];
+        let given_back = |writer: &str, at| arm(writer, at, at + 1).with(&["1", "2"]).puts("b", Some(("b", "c")));
+        let old_copy = arm("cloud", 8, 8).with(&["!1", "2"]).puts("", Some(("c", "d")));
+        let faulted = arm("node-1", 6, 7)
+            .with(&["1", "2"])
+            .faulted()
+            .puts("b", Some(("b", "c")));
+        let after = |events: &[Event]| violations(&[&lost, events].concat());
+        assert!(after(&[down(6)]).is_empty());
+        assert_eq!(after(&[given_back("node-1", 6), down(9)]), ["ledger"]);
+        assert_eq!(after(&[given_back("operator", 6), down(9)]), ["ledger"]);
+        assert!(after(&[given_back("node-1", 6), old_copy, down(9)]).is_empty());
+        assert!(after(&[faulted, down(9)]).is_empty());
+        assert!(
+            violations(&[
+                ledger(0, 1, &[]),
+                restored(2, 3, &["1"]),
+                given_back("cloud", 4),
+                down(6)
+            ])
+            .is_empty()
+        );
     }
 }

@@ -20,6 +20,7 @@ use super::*;
 use crate::chaos::history::{Event, LEDGER, SHARED_LEASE, What, carried_over, ledger_entries};
 use crate::chaos::report::Report;
 use crate::chaos::rules::{World, downs_of};
+use crate::chaos::writes::lost_by_restores;
 use crate::chaos::{check, schedule};
 
 mod data_plane;
@@ -118,11 +119,9 @@ impl Chaos {
             sleep(SAMPLE_INTERVAL).await;
         }
         self.shared.read_logs().await;
-        let restored = |event: &Event| match &event.what {
-            What::Restored(lost) => lost.clone(),
-            _ => BTreeSet::new(),
-        };
-        let excused: BTreeSet<String> = self.shared.history.lock().unwrap().iter().flat_map(restored).collect();
+        let mut history = self.shared.history.lock().unwrap().clone();
+        history.sort_by_key(|event| event.begin);
+        let excused = lost_by_restores(&history);
         let took = self
             .wait_for_downs(CALM_TIMEOUT, "everything is given back", |downs| {
                 downs.is_subset(&excused)
