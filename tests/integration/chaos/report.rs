@@ -82,7 +82,7 @@ impl Report {
             ),
             ("connections opened", self.connections.opened),
             (
-                "refused while all members were `Down` or gone",
+                "refused without a node in rotation",
                 self.connections.refused_without_backend,
             ),
             ("connections of up to 2 minutes", self.connections.held),
@@ -91,7 +91,7 @@ impl Report {
                 self.connections.outlived_down,
             ),
             (
-                "of these cut where the pool lost its node",
+                "of these cut by a machine's end or another writer",
                 self.connections.cut_by_removal,
             ),
         ] {

@@ -17,6 +17,7 @@ use self::disturbances::Chaos;
 use self::observer::Shared;
 use super::super::cloud_controller_manager::{Controller as OperatorClient, with_version};
 use super::*;
+use crate::chaos::connections::pool_writes;
 use crate::chaos::history::{Event, LEDGER, SHARED_LEASE, What, carried_over, ledger_entries};
 use crate::chaos::report::Report;
 use crate::chaos::rules::{World, downs_of};
@@ -197,6 +198,8 @@ impl Chaos {
         report.lease_writes_by_wrong_clocks += findings.lease_writes_by_wrong_clocks;
         report.checked_operations += findings.operations;
         report.violations.extend(findings.violations);
+        self.pool_writes
+            .extend(pool_writes(&history, CLUSTER, (Instant::now(), Timestamp::now())));
         for event in &history {
             match &event.what {
                 What::Arm(request) if request.is_write && request.is_headgate => {
@@ -369,7 +372,9 @@ async fn invariants_hold_through_all_disturbances() {
     }
     chaos.correct_clocks().await;
     chaos.wait_for_end().await;
-    let (connections, violations) = data_plane.stop().await;
+    // The last writes, which give nothing back any more, are in no round.
+    chaos.check_history().await;
+    let (connections, violations) = data_plane.stop(std::mem::take(&mut chaos.pool_writes)).await;
     chaos.report.connections = connections;
     for text in violations {
         chaos.shared.add_violation("connections", text).await;

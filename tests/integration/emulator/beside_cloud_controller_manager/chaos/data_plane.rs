@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::observer::Shared;
 use super::{NODES, node_name};
-use crate::chaos::connections::{Backends, Connections, Held, InForce, judge};
+use crate::chaos::connections::{Backends, Connections, Held, InForce, PoolWrite, judge};
 
 /// How long an answer may take on a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,8 +80,8 @@ impl DataPlane {
         !self.load_balancer.is_finished()
     }
 
-    /// Ends all connections, and gives what became of them.
-    pub(super) async fn stop(mut self) -> (Connections, Vec<String>) {
+    /// Ends all connections, and gives what became of them, with what was written to the pool.
+    pub(super) async fn stop(mut self, mut writes: Vec<PoolWrite>) -> (Connections, Vec<String>) {
         self.stop_clients.send_replace(true);
         let observed = self.clients.join().await.unwrap();
         self.stop.send_replace(true);
@@ -99,7 +99,8 @@ impl DataPlane {
             ended: held.ended.into_std(),
             is_lost: held.lost.is_some(),
         });
-        judge(&in_force, &attempts, ANSWER_TIMEOUT, &held.collect::<Vec<_>>())
+        writes.sort_by_key(|write| write.arrived);
+        judge(&in_force, &writes, &attempts, ANSWER_TIMEOUT, &held.collect::<Vec<_>>())
     }
 }
 
@@ -127,9 +128,9 @@ async fn put_in_force(network: &Network, backends: Backends, seed: u64) -> InFor
     let (mut rotation, mut gone) = (Vec::new(), Vec::new());
     for index in 0..NODES {
         let (node, address) = (node_name(index + 1), addresses::node(usize::from(index)));
-        if backends.rotation.contains(&node) {
+        if backends.rotation.contains_key(&node) {
             rotation.push(SocketAddrV4::new(address, addresses::POD_PORT));
-        } else if !backends.down.contains(&node) {
+        } else if !backends.down.contains_key(&node) {
             gone.push((address, FlowEnd::Reset));
         }
     }

@@ -8,6 +8,7 @@ use super::super::*;
 use super::machine_clock::MachineClock;
 use super::observer::Shared;
 use super::{NODES, SIGNALS, UNDECODABLE, faults, node_name};
+use crate::chaos::connections::PoolWrite;
 use crate::chaos::history::{Event, What, pools_of};
 use crate::chaos::report::Report;
 use crate::chaos::rules::{LocalService, downs_of};
@@ -42,6 +43,8 @@ pub(super) struct Chaos {
     is_world_unknown: bool,
     /// The last copy of etcd, when it was begun, and the ledger then.
     snapshot: Option<(EtcdSnapshot, Timestamp, BTreeSet<String>)>,
+    /// To the pool of all nodes, of rounds that were checked.
+    pub(super) pool_writes: Vec<PoolWrite>,
 }
 
 impl Chaos {
@@ -64,6 +67,7 @@ impl Chaos {
             created_services: 0,
             is_world_unknown: false,
             snapshot: None,
+            pool_writes: Vec::new(),
         };
         chaos.nodes_changed();
         chaos
