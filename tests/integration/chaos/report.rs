@@ -27,6 +27,8 @@ pub(crate) struct Report {
     pub(crate) largest_clock_jump_seconds: u64,
     pub(crate) checked_operations: usize,
     pub(crate) samples: u64,
+    /// Rules in these that were matched to a `Local` Service.
+    pub(crate) local_rules: u64,
     pub(crate) entries_set_down: u64,
     pub(crate) most_down_at_once: usize,
     pub(crate) late_puts: usize,
@@ -36,6 +38,8 @@ pub(crate) struct Report {
     /// Known at the end.
     pub(crate) connections: Connections,
     pub(crate) longest_milliseconds_to_down: u64,
+    /// Of a node to which the endpoints of a Service moved while it was `Down`.
+    pub(crate) longest_milliseconds_to_service: u64,
     pub(crate) longest_milliseconds_to_restore: u64,
     pub(crate) longest_seconds_to_calm: u64,
     pub(crate) violations: Vec<Violation>,
@@ -69,6 +73,7 @@ impl Report {
             ("largest jump of a clock, in seconds", self.largest_clock_jump_seconds),
             ("requests checked for linearizability", self.checked_operations as u64),
             ("samples of the load balancers", self.samples),
+            ("rules of `Local` Services in these", self.local_rules),
             ("entries that became `Down`", self.entries_set_down),
             ("`Down` at once, at most", self.most_down_at_once as u64),
             ("PUTs that arrived after their leader's hold", self.late_puts as u64),
@@ -99,6 +104,10 @@ impl Report {
         }
         for (what, milliseconds) in [
             ("longest time to `Down` in calm", self.longest_milliseconds_to_down),
+            (
+                "longest time to service for a moved endpoint in calm",
+                self.longest_milliseconds_to_service,
+            ),
             (
                 "longest time to the restore in calm",
                 self.longest_milliseconds_to_restore,

@@ -1,5 +1,5 @@
-//! No rule is emptied: as samples of the load balancers show, no rule's last backend is set `Down` for signals that may be taken back, and
-//! a rule whose endpoints moved to what is `Down` gets one back.
+//! No rule is emptied: as samples of the load balancers show, no rule's last backend is set `Down` for signals that may be taken back. That a
+//! rule whose endpoint moved to what is `Down` gets it back is measured in calm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,8 +10,6 @@ use super::history::{Members, ledger_entry, pools_of};
 
 /// The time until what was planned from an earlier state of nodes and endpoints has been written: reads, an operation, and retries of it.
 pub(crate) const IN_FLIGHT: Duration = Duration::from_secs(15);
-/// A rule whose endpoints moved to a node that is `Down` is served again after that at the latest, whatever the faults.
-pub(crate) const REPAIR_TIMEOUT: Duration = Duration::from_mins(6);
 
 /// A `Local` Service: where its endpoints are, and when they changed.
 #[derive(Clone, Debug)]
@@ -38,6 +36,7 @@ struct RuleSample {
     candidates: BTreeSet<String>,
     /// Those that are not.
     serving: BTreeSet<String>,
+    is_local: bool,
     /// Whether an operation writes the pool. What it writes is shown from its begin, and taken back at its end where ARM loses it.
     is_updating: bool,
 }
@@ -49,9 +48,10 @@ pub(crate) struct Observations {
     /// Entries that became `Down`.
     pub(crate) downs: u64,
     pub(crate) most_down: usize,
+    /// Rules in samples that were matched to a `Local` Service with an endpoint in the pool.
+    pub(crate) local_rules: u64,
     pub(crate) violations: Vec<String>,
     last: BTreeMap<String, RuleSample>,
-    empty_since: BTreeMap<String, Instant>,
     was_down: BTreeSet<String>,
 }
 
@@ -78,8 +78,8 @@ impl Observations {
         self.was_down = is_down;
         let rules = rules_of(load_balancers, world);
         for (name, (rule, changed_at)) in &rules {
+            self.local_rules += u64::from(rule.is_local && !rule.candidates.is_empty());
             if !rule.serving.is_empty() || rule.candidates.is_empty() {
-                self.empty_since.remove(name);
                 continue;
             }
             // cloud-controller-manager may take members out.
@@ -93,20 +93,8 @@ impl Observations {
                 self.violations
                     .push(format!("{name} lost its last backend: {rule:?}, before {before:?}"));
             }
-            let since = *self.empty_since.entry(name.clone()).or_insert(now);
-            if now.duration_since(since) > REPAIR_TIMEOUT {
-                self.violations
-                    .push(format!("{name} has no backend for {REPAIR_TIMEOUT:?}: {rule:?}"));
-                self.empty_since.insert(name.clone(), now);
-            }
         }
-        self.empty_since.retain(|name, _| rules.contains_key(name));
         self.last = rules.into_iter().map(|(name, (rule, _))| (name, rule)).collect();
-    }
-
-    /// Rules without a backend.
-    pub(crate) fn empty_rules(&self) -> Vec<&str> {
-        self.empty_since.keys().map(String::as_str).collect()
     }
 }
 
@@ -148,7 +136,10 @@ fn rule_sample(
     service: Option<&LocalService>,
     nodes: &BTreeMap<String, String>,
 ) -> RuleSample {
-    let mut sample = RuleSample::default();
+    let mut sample = RuleSample {
+        is_local: service.is_some(),
+        ..RuleSample::default()
+    };
     for (address, is_down) in members.into_iter().flatten() {
         let Some(node) = nodes.get(address) else { continue };
         if service.is_some_and(|service| !service.nodes.contains(node)) {
@@ -249,16 +240,5 @@ mod tests {
             let samples = [(20, given_back, before), (21, down, after)];
             assert_eq!(violations_in(&["node-1"], &samples), expected, "{before}, then {after}");
         }
-    }
-
-    #[test]
-    fn a_rule_gets_a_backend_again() {
-        let empty = [(0, [true, true]), (300, [true, true])];
-        assert_eq!(violations(&["node-0"], &empty), 0);
-        assert_eq!(violations(&["node-0"], &[empty[0], (361, [true, true])]), 1);
-        assert_eq!(
-            violations(&["node-0"], &[empty[0], (300, [false, true]), (361, [false, true])]),
-            0
-        );
     }
 }

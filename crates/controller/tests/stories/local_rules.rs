@@ -53,12 +53,18 @@ async fn with_endpoints(load_balancers: &[Value], serving: &[usize]) -> TestClus
     cluster
 }
 
+fn slices(cluster: &TestCluster) -> Api<EndpointSlice> {
+    Api::namespaced(cluster.world.client.clone(), "default")
+}
+
+async fn stop_serving(cluster: &TestCluster, number: usize) {
+    let name = format!("web-{number}");
+    slices(cluster).delete(&name, &DeleteParams::default()).await.unwrap();
+}
+
 /// Adds a slice with an endpoint on this node, ready or only terminating.
 async fn serve(cluster: &TestCluster, number: usize, ready: bool) {
-    let (name, slices) = (
-        format!("web-{number}"),
-        Api::<EndpointSlice>::namespaced(cluster.world.client.clone(), "default"),
-    );
+    let (name, slices) = (format!("web-{number}"), slices(cluster));
     let conditions = json!({"ready": ready, "serving": true, "terminating": !ready});
     let slice = json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": "IPv4", "endpoints": [{"addresses": [format!("10.244.{number}.9")],
@@ -101,6 +107,31 @@ async fn last_serving_node_stays_until_another_serves() {
     cluster.taint(1, &[]);
     cluster.taint(2, &[]);
     cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoint_that_moves_to_a_down_node_brings_it_back() {
+    let cluster = with_endpoints(&[shared_pool(3)], &[1]).await;
+    cluster.taint(2, &[DISRUPTED]);
+    cluster.settle(&["node-2"]).await;
+    serve(&cluster, 2, true).await;
+    stop_serving(&cluster, 1).await;
+    let took = cluster.until_down(&[]).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
+    sleep(60 * SECOND).await;
+    cluster.until_down(&[]).await;
+    let notes = cluster.notes(HELD_BACK, "node-2").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert_contains!(notes[0], "default/web", DISRUPTED);
+
+    serve(&cluster, 3, true).await;
+    let took = cluster.until_down(&["node-2"]).await;
+    assert!(took <= 2 * SECOND, "{took:?}");
+    // A signal that ends the machine is not taken back, so nothing is given back for it.
+    cluster.taint(2, &[DISRUPTED, OUT_OF_SERVICE]);
+    stop_serving(&cluster, 3).await;
+    sleep(60 * SECOND).await;
+    cluster.until_down(&["node-2"]).await;
 }
 
 #[tokio::test(start_paused = true)]

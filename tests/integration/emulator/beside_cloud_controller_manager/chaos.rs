@@ -165,25 +165,34 @@ impl Chaos {
         .await;
     }
 
-    /// Gives one node a signal and takes it back, in calm.
+    /// In calm, gives one node a signal and takes it back. In between the endpoints of a `Local` Service move there, for which the node must
+    /// serve again, and away.
     async fn measure_signal(&mut self) {
         let Some((node, address)) = self.spare_node().await else {
             self.report.not_carried_out += 1;
             return;
         };
-        let is_own = |entry: &str| entry.ends_with(&format!(" {address}"));
+        let is_down = |downs: &BTreeSet<String>| downs.iter().any(|entry| entry.ends_with(&format!(" {address}")));
         self.set_signal(&node, Some(TAINT)).await;
         let what = format!("the entries of {node} are Down");
-        let took = self
-            .wait_for_downs(SIGNAL_TIMEOUT, &what, |downs| downs.iter().any(|entry| is_own(entry)))
-            .await;
-        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        self.report.longest_milliseconds_to_down = self.report.longest_milliseconds_to_down.max(milliseconds);
+        let took = self.wait_for_downs(SIGNAL_TIMEOUT, &what, is_down).await;
+        keep_longest(&mut self.report.longest_milliseconds_to_down, took);
+        if let Some(before) = self.move_endpoints(BTreeSet::from([node.clone()])).await {
+            let what = format!("{node} is back in service with the only endpoint");
+            let is_served = |downs: &BTreeSet<String>| !is_down(downs);
+            let took = self.wait_for_downs(SIGNAL_TIMEOUT, &what, is_served).await;
+            keep_longest(&mut self.report.longest_milliseconds_to_service, took);
+            if self.move_endpoints(before).await.is_some() {
+                let what = format!("the entries of {node} are Down without an endpoint");
+                self.wait_for_downs(SIGNAL_TIMEOUT, &what, is_down).await;
+            }
+        } else {
+            self.report.not_carried_out += 1;
+        }
         self.set_signal(&node, None).await;
         let what = format!("the entries of {node} are given back");
         let took = self.wait_for_downs(SIGNAL_TIMEOUT, &what, BTreeSet::is_empty).await;
-        let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        self.report.longest_milliseconds_to_restore = self.report.longest_milliseconds_to_restore.max(milliseconds);
+        keep_longest(&mut self.report.longest_milliseconds_to_restore, took);
     }
 
     /// Checks the history of a round, and keeps of it only what the next one begins with.
@@ -219,6 +228,7 @@ impl Chaos {
         report.samples = observations.samples;
         report.entries_set_down = observations.downs;
         report.most_down_at_once = observations.most_down;
+        report.local_rules = observations.local_rules;
     }
 
     /// Waits until the shared Lease is free and the ledger has nothing `Down`; after a long run, nothing at all.
@@ -263,6 +273,10 @@ impl Chaos {
             std::fs::copy(log, directory.join(format!("{name}-{number}.log"))).unwrap();
         }
     }
+}
+
+fn keep_longest(milliseconds: &mut u64, took: Duration) {
+    *milliseconds = (*milliseconds).max(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
 }
 
 /// `target/chaos`, with the disturbances of all rounds, one a line.
@@ -360,14 +374,13 @@ async fn invariants_hold_through_all_disturbances() {
         chaos.report.seconds = began.elapsed().as_secs();
         chaos.write_report(&directory);
         println!(
-            "{} s, {} rounds: {} PUTs, {} requests checked, {} violations; to Down in calm {} ms at most; rules without a backend: {:?}",
+            "{} s, {} rounds: {} PUTs, {} requests checked, {} violations; to Down in calm {} ms at most",
             chaos.report.seconds,
             chaos.report.rounds,
             chaos.report.puts,
             chaos.report.checked_operations,
             chaos.report.violations.len(),
             chaos.report.longest_milliseconds_to_down,
-            chaos.shared.observations.lock().unwrap().empty_rules(),
         );
     }
     chaos.correct_clocks().await;
@@ -397,6 +410,7 @@ async fn invariants_hold_through_all_disturbances() {
         chaos.report.entries_set_down >= least && chaos.report.accepted_puts >= least,
         "headgate set too few entries Down to prove anything"
     );
+    assert!(chaos.report.local_rules > 0, "no rule was matched to its Local Service");
     assert!(chaos.report.puts_of_others > 0, "no other writer was accepted");
     assert!(
         chaos.report.checked_operations > 0,

@@ -280,8 +280,27 @@ impl Chaos {
             service.changed_at = Instant::now();
             (service.name.clone(), service.nodes.clone())
         };
+        self.write_endpoints(&name, &nodes).await
+    }
+
+    /// Moves the endpoints of the `Local` Service that has always been there; gives the nodes that they were on.
+    pub(super) async fn move_endpoints(&mut self, nodes: BTreeSet<String>) -> Option<BTreeSet<String>> {
+        let (name, before) = {
+            let mut world = self.shared.world.lock().unwrap();
+            let service = world.services.first_mut()?;
+            service.changed_at = Instant::now();
+            (
+                service.name.clone(),
+                std::mem::replace(&mut service.nodes, nodes.clone()),
+            )
+        };
+        self.write_endpoints(&name, &nodes).await?;
+        Some(before)
+    }
+
+    async fn write_endpoints(&mut self, service: &str, nodes: &BTreeSet<String>) -> Option<()> {
         let patch = Patch::Merge(json!({"endpoints": endpoints(nodes.iter().map(String::as_str))}));
-        let slice = format!("{name}-1");
+        let slice = format!("{service}-1");
         let slices = self.api::<EndpointSlice>();
         let done = self
             .request(slices.patch(&slice, &PatchParams::default(), &patch))
