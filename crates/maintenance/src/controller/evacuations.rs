@@ -1,5 +1,5 @@
 //! The loop of the Evacuation controller: one step of `evacuation::state` for each Evacuation, until none is due. No Evacuation whose
-//! request hangs delays another.
+//! request hangs delays another, and none that is due again comes before one that was worked on longer ago.
 //!
 //! The state is in the objects. In memory are only pauses: between failed evictions, and until the cache shows a write. A pod
 //! that no cache has is read from the API server, so an Evacuation of a pod that was just created does not end by mistake; from then on the
@@ -251,6 +251,8 @@ impl EvacuationController {
                 None => {}
             }
         }
+        // The latest of those that were worked on come last, so that however many are due again, each has its turn.
+        due.sort_by_cached_key(|due| self.memories.get(&uid_of(due)).and_then(|memory| memory.repeat_at));
         (due, wake_at)
     }
 

@@ -406,3 +406,26 @@ async fn an_eviction_that_hangs_delays_no_other() {
     sleep(4 * SECOND).await;
     assert_eq!(world.requests("POST", "web/eviction"), 1, "within a few seconds");
 }
+
+/// After a deadline each pod that a budget keeps is due again after 10 s. Evictions that take longer than a step has a place come to 16 a second.
+#[tokio::test(start_paused = true)]
+async fn evictions_that_a_budget_refuses_keep_no_other_from_its_turn() {
+    let mut world = World::new(&["one"]).await;
+    let kept = json!({"metadata": {"labels": {"app": "kept"}}});
+    for number in 0..200 {
+        world.pod("one", &format!("kept-{number}"), &kept).await;
+    }
+    world.budget("kept", "kept", 0).await;
+    let leader = world.lead().await;
+    world.observe_out("one");
+    let is_eviction = |request: &RecordedRequest| request.path.ends_with("/eviction");
+    leader.faults.set_for(Fault::Slow(3 * SECOND / 5), is_eviction);
+    let deadline = world.now().to_string();
+    world
+        .maintain("m", "Drain", &["one"], &json!({"deadline": deadline}))
+        .await;
+    world.until_requested("POST", "kept-0/eviction").await;
+    world.pod("one", "web", &json!({})).await;
+    sleep(30 * SECOND).await;
+    assert!(!world.has_pod("web"));
+}
