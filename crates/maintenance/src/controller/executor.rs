@@ -34,6 +34,7 @@ use crate::reverted_cordons::RevertedCordons;
 use crate::snapshot::Snapshot;
 
 use maintenance_writes::unsigned;
+pub(super) use spans::{EVACUATION, write_key};
 use spans::{action_span, turn_span, written_object};
 use turn::Turn;
 
@@ -45,7 +46,7 @@ const MAX_CONCURRENT_WRITES: usize = 8;
 const EVACUATION_WRITES_LIMIT: Duration = Duration::from_secs(1);
 /// Until a write that failed once is repeated.
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The same for a request for an Evacuation that failed again, or was refused, as by a quota or a policy: both may last.
+/// The same for one that failed again, or was refused, as by a quota or a policy: both may last.
 const LATER_RETRY: Duration = Duration::from_secs(5);
 
 /// What became of the actions of a plan.
@@ -74,8 +75,8 @@ pub(super) struct Executor {
     pub(super) started_at: Timestamp,
     /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
     pub(super) evacuated: BTreeSet<(String, String)>,
-    /// When the last write of an Evacuation that the plan still asks for is repeated, and why it failed, by the pod's UID.
-    pub(super) refused: BTreeMap<String, (Instant, String)>,
+    /// When the last write for which the plan still asks is repeated, and why it failed, by `write_key`.
+    pub(super) refused: BTreeMap<(&'static str, String), (Instant, String)>,
     /// Why the last write of a Node failed for which the plan still asks.
     pub(super) refused_nodes: RefusedNodes,
 }
@@ -99,6 +100,9 @@ impl Executor {
         let mut objects: BTreeMap<_, Vec<Action>> = BTreeMap::new();
         let (mut cancellations, mut requests, mut finalizers) = (Vec::new(), Vec::new(), Vec::new());
         for action in actions {
+            if self.is_paused(&mut turn, &action) {
+                continue;
+            }
             match action {
                 Action::RecordEvent(event) => turn.events.entry(event.maintenance.clone()).or_default().push(event),
                 Action::RemoveFinalizer { .. } => finalizers.push(vec![action]),
@@ -124,17 +128,10 @@ impl Executor {
         }
         self.write_all(&mut turn, objects.into_values().collect(), now, Duration::MAX)
             .await;
-        requests.retain(|actions| {
-            let later = self.repeated_at(actions).filter(|at| *at > Instant::now());
-            if let Some(at) = later {
-                turn.write_at(at);
-            }
-            later.is_none()
-        });
         for mut evacuations in [cancellations, requests] {
             evacuations.retain(|actions| !actions.iter().any(|action| turn.is_blocked(action)));
             // Those that failed come last, the latest at the end, so that none whose requests hang keeps others from their turn.
-            evacuations.sort_by_key(|actions| self.repeated_at(actions));
+            evacuations.sort_by_cached_key(|actions| self.repeated_at(actions.first()?));
             self.write_all(&mut turn, evacuations, now, EVACUATION_WRITES_LIMIT)
                 .await;
         }
@@ -185,30 +182,38 @@ impl Executor {
         }
     }
 
-    /// When the write of an Evacuation that failed is repeated.
-    fn repeated_at(&self, actions: &[Action]) -> Option<Instant> {
-        let mut pods = actions.iter().filter_map(Action::evacuated_pod);
-        pods.find_map(|pod| Some(self.refused.get(pod)?.0))
+    /// When a write that failed is repeated.
+    fn repeated_at(&self, action: &Action) -> Option<Instant> {
+        Some(self.refused.get(&write_key(action))?.0)
     }
 
-    /// Remembers that an Evacuation could not be written, and that it is tried again, but for what another turn resolves. Gives whether it
-    /// failed so before.
+    /// Whether a write waits, because it failed shortly before. What depends on it waits as well.
+    fn is_paused(&self, turn: &mut Turn<'_>, action: &Action) -> bool {
+        let later = self.repeated_at(action).filter(|at| *at > Instant::now());
+        if let Some(at) = later {
+            turn.write_at(at);
+            turn.keep_back(action);
+        }
+        later.is_some()
+    }
+
+    /// Remembers that something could not be written, and that it is tried again, but for what another turn resolves. Gives whether it failed
+    /// so before.
     fn remember_refusal(&mut self, turn: &mut Turn<'_>, action: &Action, error: &WriteError) -> bool {
-        let (Some(pod), WriteError::Refused(why) | WriteError::Failed(why)) = (action.evacuated_pod(), error) else {
+        let (WriteError::Refused(why) | WriteError::Failed(why)) = error else {
             return false;
         };
-        let is_first = matches!(error, WriteError::Failed(_)) && !self.refused.contains_key(pod);
+        let key = write_key(action);
+        let is_first = matches!(error, WriteError::Failed(_)) && !self.refused.contains_key(&key);
         let at = Instant::now() + if is_first { FIRST_RETRY } else { LATER_RETRY };
         turn.write_at(at);
-        let before = self.refused.insert(pod.to_owned(), (at, why.clone()));
+        let before = self.refused.insert(key, (at, why.clone()));
         before.is_some_and(|(_, before)| before == *why)
     }
 
     /// Remembers what a write did.
     fn written(&mut self, turn: &Turn<'_>, action: &Action, now: Timestamp) {
-        if let Some(pod) = action.evacuated_pod() {
-            self.refused.remove(pod);
-        }
+        self.refused.remove(&write_key(action));
         match action {
             Action::UpdateStatus { maintenance, .. } => {
                 let object = turn.maintenances.get(maintenance.as_str());

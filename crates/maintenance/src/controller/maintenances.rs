@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::blackholes::measure;
 use super::caches::{CONFIRMATION_INTERVAL, Caches};
-use super::executor::{Executed, Executor, FIRST_RETRY};
+use super::executor::{EVACUATION, Executed, Executor, FIRST_RETRY, write_key};
 use super::metrics::GaugeValues;
 use super::node_edits::{RefusedNode, refused_nodes};
 use super::probe_markers::ProbeMarkers;
@@ -176,8 +176,8 @@ impl MaintenanceController {
         let evacuated = &mut self.executor.evacuated;
         evacuated.retain(|(maintenance, node)| listed.contains(&(maintenance.as_str(), node.as_str())));
         self.executor.written_at.retain(|maintenance, _| exists(maintenance));
-        let planned: BTreeSet<_> = plan.actions.iter().filter_map(Action::evacuated_pod).collect();
-        self.executor.refused.retain(|pod, _| planned.contains(pod.as_str()));
+        let planned: BTreeSet<_> = plan.actions.iter().map(write_key).collect();
+        self.executor.refused.retain(|key, _| planned.contains(key));
         let planned: BTreeSet<_> = plan.actions.iter().filter_map(Action::changed_node).collect();
         self.executor.refused_nodes.send_if_modified(|refused| {
             let count = refused.len();
@@ -258,13 +258,14 @@ impl MaintenanceController {
             }
         };
         let refused = self.executor.refused.iter();
+        let refused = refused.filter(|((what, _), _)| *what == EVACUATION);
         let snapshot = Snapshot {
             maintenances,
             undecodable_maintenances,
             nodes,
             pods,
             evacuations,
-            refused_evacuations: refused.map(|(pod, (_, why))| (pod.clone(), why.clone())).collect(),
+            refused_evacuations: refused.map(|((_, pod), (_, why))| (pod.clone(), why.clone())).collect(),
             refused_nodes: refused_nodes(&self.refused_nodes.borrow_and_update()),
             budgets,
             load_balancers,

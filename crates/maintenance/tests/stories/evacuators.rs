@@ -97,17 +97,24 @@ async fn a_pod_whose_evacuation_is_refused_is_a_blocker_until_it_is_created() {
     let mut world = World::new(&["one"]).await;
     world.pod("one", "web", &json!({})).await;
     let leader = world.lead().await;
-    let creates = |request: &RecordedRequest| request.method == "POST" && request.path.ends_with("/evacuations");
-    leader.faults.set_for(Fault::Status(403), creates);
     world.observe_out("one");
+    let creates = |request: &RecordedRequest| request.method == "POST" && request.path.ends_with("/evacuations");
+    let writes_status =
+        |request: &RecordedRequest| request.method == "PUT" && request.path.ends_with("/nodemaintenances/m/status");
+    leader.faults.set_for(Fault::Status(403), writes_status);
     world.drain_one(0).await;
-    // However much else changes, the request is repeated each 5 s.
-    for second in 0..60 {
-        world.observe_in(&format!("other-{second}"));
-        sleep(SECOND).await;
+    for is_refused in [writes_status, creates] {
+        leader.faults.set_for(Fault::Status(403), is_refused);
+        let refused = || world.metric("headgate_maintenance_writes_total{outcome=\"refused\"}");
+        let before = refused();
+        // However much else changes, the request is repeated each 5 s.
+        for second in 0..60 {
+            world.observe_in(&format!("other-{second}"));
+            sleep(SECOND).await;
+        }
+        let refused = refused() - before;
+        assert!((10.9..13.1).contains(&refused), "{refused}");
     }
-    let refused = world.metric("headgate_maintenance_writes_total{outcome=\"refused\"}");
-    assert!((10.9..13.1).contains(&refused), "{refused}");
     let node = world.node_status("m", "one");
     assert_eq!((node.pods_pending_evacuation, node.blockers_total), (1, 1));
     let (reason, message) = (node.blockers[0].reason, &node.blockers[0].message);

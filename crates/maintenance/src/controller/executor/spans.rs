@@ -8,6 +8,9 @@ use headgate_kubernetes::leader::Term;
 use crate::plan::action::Action;
 use crate::snapshot::PodFacts;
 
+/// What a write of an Evacuation writes.
+pub(in crate::controller) const EVACUATION: &str = "evacuation";
+
 /// The span of a turn, which counts the Nodes that it changes.
 pub(super) fn turn_span(term: &Term, actions: &[Action]) -> ReconcileSpan {
     ReconcileSpan::start(Reconciled::Maintenances, || {
@@ -60,7 +63,13 @@ pub(super) fn written_object(action: &Action) -> (&'static str, &str) {
         | Action::UpdateNodeConditions { node, .. }
         | Action::SetUpgradePaused { node, .. } => ("node", node),
         Action::ChangeEvacuation { evacuation, .. } => {
-            ("evacuation", evacuation.metadata.name.as_deref().unwrap_or_default())
+            (EVACUATION, evacuation.metadata.name.as_deref().unwrap_or_default())
         }
     }
+}
+
+/// What identifies a write while plans ask for it: what it writes, and the name of its object, for an Evacuation the UID of its pod.
+pub(in crate::controller) fn write_key(action: &Action) -> (&'static str, String) {
+    let (what, name) = written_object(action);
+    (what, action.evacuated_pod().unwrap_or(name).to_owned())
 }
