@@ -227,13 +227,12 @@ impl EvacuationController {
                 .zip(gone_at)
                 .zip(created)
                 .map(|((pod, at), created)| deadline::turns_end(created.0, pod.grace_period, at));
-            let budgets = budgets.iter().flat_map(BTreeMap::values);
             let cut = pod.and_then(|pod| GracePeriodCut::of(pod, announced, now.wall));
             let of_daemon_set = pod.filter(|pod| pod.pod_type == PodType::DaemonSet);
             let deletion = of_daemon_set
                 .zip(node)
                 .and_then(|(pod, node)| deletion(evacuation, pod, node, is_hurried, &drained, cut, now.wall));
-            let step_at = memory.due_at(evacuation, pod, turns_end, budgets, now.wall, now.mono);
+            let step_at = memory.due_at(evacuation, pod, turns_end, budgets.as_ref(), now.wall, now.mono);
             // A step comes first: what is deleted depends on its result.
             let deletion = deletion.filter(|_| step_at.is_none_or(|at| at > now.mono));
             let delete_at = deletion.as_ref().map(|_| memory.delete_at.unwrap_or(now.mono));
@@ -278,12 +277,12 @@ impl EvacuationController {
 
 impl Memory {
     /// When the Evacuation has to be worked on; `None` while nothing but a change makes it due.
-    fn due_at<'a>(
+    fn due_at(
         &mut self,
         evacuation: &Evacuation,
         pod: Option<&PodFacts>,
         turns_end: Option<Timestamp>,
-        budgets: impl IntoIterator<Item = &'a BudgetFacts>,
+        budgets: Option<&BTreeMap<String, BudgetFacts>>,
         wall: Timestamp,
         now: Instant,
     ) -> Option<Instant> {
@@ -317,7 +316,7 @@ impl Memory {
                     self.waits_for_budget = waits_for_budget(evacuation);
                     now + pause(failures)
                 });
-                let has_room = self.waits_for_budget && have_room(budgets, pod);
+                let has_room = self.waits_for_budget && budgets.is_some_and(|all| have_room(all.values(), pod));
                 // Near a deadline there is no time for long pauses.
                 let hurries_at =
                     turns_end.map(|end| now + Duration::try_from(end.duration_since(wall)).unwrap_or_default());

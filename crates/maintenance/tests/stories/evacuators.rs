@@ -52,6 +52,25 @@ async fn an_evacuation_of_another_instigator_is_carried_out_without_any_maintena
 }
 
 #[tokio::test(start_paused = true)]
+async fn budgets_that_cannot_be_listed_count_as_full() {
+    let world = World::new(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    world.budget("web", "web", 0).await;
+    let (leader, _terms) = world.start_leader();
+    leader.faults.set_for(Fault::Status(403), |request| {
+        request.path.ends_with("/poddisruptionbudgets")
+    });
+    let uid = world.uid_of::<Pod>(NAMESPACE, "web");
+    world.create::<Evacuation>(NAMESPACE, theirs("web", &uid)).await;
+    sleep(11 * MINUTE).await;
+    let evictions = world.requests("POST", "web/eviction");
+    assert!(
+        (4..=7).contains(&evictions),
+        "after 10 s, 20 s, 40 s and so on: {evictions}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_evacuation_of_another_instigator_for_a_pod_of_a_daemon_set_blocks_no_drain() {
     let mut world = World::new(&["one"]).await;
     world.daemon_pod("one", "log", false).await;
