@@ -3,7 +3,7 @@
 //! A deadline is `spec.deadline` of a maintenance that drains the node, or the time of a notice that is recorded on the Node, whichever is
 //! earlier. Only a confirmation that is `Required` is waited for beyond it: the gate and the evacuators have at most half of what is left
 //! each, and the order of the drain plan holds until half of the time has passed. Then all pods leave, with the time that is left to end.
-//! Budgets hold nevertheless, so a node may stay: some minutes after its deadline pods have their whole grace period again.
+//! Budgets hold nevertheless, so a node may stay: some minutes after its deadline load balancers and pods have their whole time again.
 
 use std::time::Duration;
 
@@ -29,18 +29,25 @@ pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeM
     of_maintenances.into_iter().chain(node.eviction_deadline()).min()
 }
 
-/// When a node is expected to be gone by what somebody has announced; a time that is long over does not count. By a guess alone no pod loses
-/// its grace period.
+/// The same without times that are long over.
+pub(crate) fn pending_for_node<'a>(
+    node: &Node,
+    maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let draining = maintenances.into_iter().filter(|one| drains(one, node));
+    let pending = draining.filter_map(at).chain(node.eviction_deadline());
+    pending.filter(|at| now.duration_since(*at) <= MAX_OVERDUE).min()
+}
+
+/// The same by what somebody has announced. By a guess alone no pod loses its grace period.
 pub(crate) fn announced_for_node<'a>(
     node: &Node,
     maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let announcing = maintenances
-        .into_iter()
-        .filter(|one| drains(one, node) && !is_deadline_guessed(one));
-    let announced = announcing.filter_map(at).chain(node.eviction_deadline());
-    announced.filter(|at| now.duration_since(*at) <= MAX_OVERDUE).min()
+    let announcing = maintenances.into_iter().filter(|one| !is_deadline_guessed(one));
+    pending_for_node(node, announcing, now)
 }
 
 /// Whether all pods of the node leave at once: half of the time of a maintenance has passed.

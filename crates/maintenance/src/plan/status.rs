@@ -8,6 +8,7 @@ use crate::api::names::MAX_NODES;
 use crate::api::{
     BlockedPod, BlockerReason, NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus,
 };
+use crate::deadline;
 use crate::drain_plan::DrainTargets;
 use crate::snapshot::PodFacts;
 
@@ -144,6 +145,7 @@ fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usi
     match (maintenance.phase, view.progress.participant(maintenance.name)) {
         (Phase::DryRun, _) => format!("Dry run: {} would leave", counted(pods)),
         (Phase::Drain, Some(own)) => {
+            let gone_at = || deadline::of_node(view.nodes.get(node)?, &view.snapshot.maintenances);
             let waiting = view.progress.on(node).find_map(|one| {
                 let gate = view.gates.get(&(node, one.name.as_str()))?;
                 (!gate.is_open).then_some((one.name.as_str(), gate.waiting_for.as_str()))
@@ -152,9 +154,9 @@ fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usi
                 // Pods that leave already go on; a closed gate holds the others.
                 Some((name, what)) if name == own.name => format!("Waiting for {what}"),
                 Some((name, what)) => format!("Waiting for {what} ({name})"),
-                None => match view.deadlines.get(node) {
-                    Some(at) if view.hurried.contains(node) && pods > 0 => hurried_message(*at),
-                    _ => drain_message(&view.progress, own, node, &view.busy),
+                None => match gone_at().filter(|_| view.hurried.contains(node) && pods > 0) {
+                    Some(at) => hurried_message(at),
+                    None => drain_message(&view.progress, own, node, &view.busy),
                 },
             }
         }

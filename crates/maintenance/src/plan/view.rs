@@ -39,7 +39,7 @@ pub(super) struct View<'a> {
     pub(super) busy: BTreeSet<String>,
     /// When the first maintenance that is about to start delays others no more.
     pub(super) starting_until: Option<Timestamp>,
-    /// When nodes are gone, for those that have a deadline.
+    /// When nodes are gone, for those that have a deadline that is not long over.
     pub(super) deadlines: BTreeMap<&'a str, Timestamp>,
     /// The nodes that all pods leave at once, because their deadline is near.
     pub(super) hurried: BTreeSet<&'a str>,
@@ -72,7 +72,10 @@ impl<'a> View<'a> {
         let busy = progress.settle(has_targeted);
         let drained = || progress.nodes().filter_map(|(name, _)| nodes.get_key_value(name));
         let deadlines = drained()
-            .filter_map(|(name, node)| Some((*name, deadline::of_node(node, &snapshot.maintenances)?)))
+            .filter_map(|(name, node)| {
+                let at = deadline::pending_for_node(node, &snapshot.maintenances, now)?;
+                Some((*name, at))
+            })
             .collect();
         let hurried = drained()
             .filter(|(_, node)| deadline::hurries(node, &snapshot.maintenances, now))

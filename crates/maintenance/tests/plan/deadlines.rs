@@ -1,6 +1,6 @@
 //! `spec.deadline`: load balancer first, then the pods in order, and at half of the time all of them.
 
-use headgate_maintenance::api::{LoadBalancerConfirmation, LoadBalancerState, PodType, Stage};
+use headgate_maintenance::api::{LoadBalancerConfirmation, LoadBalancerState, NodeMaintenance, PodType, Stage};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::world::{OUT, World, announce_eviction, in_service};
@@ -52,9 +52,7 @@ fn a_later_deadline_gives_the_order_back() {
 fn the_load_balancer_has_half_of_what_is_left_at_most() {
     let (mut world, _) = taken(60);
     world.observe("one", in_service()).settle();
-    world.change("m", |one| {
-        one.spec.load_balancer.confirmation = LoadBalancerConfirmation::BestEffort;
-    });
+    world.change("m", best_effort);
     world.pass(29);
     assert_eq!(world.evacuated_pods().len(), 0);
     world.pass(1);
@@ -66,6 +64,20 @@ fn the_load_balancer_has_half_of_what_is_left_at_most() {
     world.leave("one", 3).settle();
     assert!(world.is_drained("m"));
     assert_eq!(world.condition("strict", "Drained"), ("False", "LoadBalancer"));
+    // A deadline that was wrong shortens no wait that begins later.
+    world.pass(30 + 301);
+    world
+        .maintain("later", Stage::Drain, &["one"], &[])
+        .change("later", best_effort)
+        .settle();
+    let state = |world: &World| world.status("later", "one").load_balancer.clone().unwrap().state;
+    assert_eq!(state(&world), LoadBalancerState::Pending);
+    world.pass(600);
+    assert_eq!(state(&world), LoadBalancerState::TimedOut);
+}
+
+fn best_effort(maintenance: &mut NodeMaintenance) {
+    maintenance.spec.load_balancer.confirmation = LoadBalancerConfirmation::BestEffort;
 }
 
 fn blocked(world: &World) -> (&str, &str) {
