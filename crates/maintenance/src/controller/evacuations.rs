@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use headgate_core::clock::whole_seconds;
+use headgate_core::clock::{Moment, whole_seconds};
 use headgate_core::node::Node;
 use headgate_core::publish_if_changed;
 use headgate_core::settings::is_subdomain;
@@ -199,12 +199,15 @@ impl EvacuationController {
         let maintenances = self.caches.maintenances.borrow_and_update();
         let maintenances = || maintenances.iter().flat_map(BTreeMap::values);
         let drained = drained_nodes(maintenances());
-        // When a node is expected to be gone, when that is announced, and whether its pods leave at once. All of a node share them.
+        // When a node is expected to be gone, whether that is not long over, when it is announced, and whether its pods leave at once. All of a
+        // node share them.
         let mut deadlines = HashMap::new();
         let of_node = |node: &Arc<Node>| {
             let at = deadline::of_node(node, maintenances());
+            let is_pending = deadline::pending_for_node(node, maintenances(), now.wall).is_some();
             let announced = deadline::announced_for_node(node, maintenances(), now.wall);
-            (at, announced, deadline::hurries(node, maintenances(), now.wall))
+            let is_hurried = deadline::hurries(node, maintenances(), now.wall);
+            (at, is_pending, announced, is_hurried)
         };
         let budgets = self.caches.budgets.borrow_and_update();
         let uids: BTreeSet<_> = evacuations
@@ -221,7 +224,7 @@ impl EvacuationController {
             let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied();
             let node = pod.and_then(|pod| nodes.as_ref()?.get(&pod.node));
             let known = node.map(|node| *deadlines.entry(&node.name).or_insert_with(|| of_node(node)));
-            let (gone_at, announced, is_hurried) = known.unwrap_or_default();
+            let (gone_at, is_pending, announced, is_hurried) = known.unwrap_or_default();
             let created = evacuation.metadata.creation_timestamp.as_ref();
             let turns_end = pod
                 .zip(gone_at)
@@ -232,7 +235,7 @@ impl EvacuationController {
             let deletion = of_daemon_set
                 .zip(node)
                 .and_then(|(pod, node)| deletion(evacuation, pod, node, is_hurried, &drained, cut, now.wall));
-            let step_at = memory.due_at(evacuation, pod, turns_end, budgets.as_ref(), now.wall, now.mono);
+            let step_at = memory.due_at(evacuation, pod, (turns_end, is_pending), budgets.as_ref(), now);
             // A step comes first: what is deleted depends on its result.
             let deletion = deletion.filter(|_| step_at.is_none_or(|at| at > now.mono));
             let delete_at = deletion.as_ref().map(|_| memory.delete_at.unwrap_or(now.mono));
@@ -281,10 +284,9 @@ impl Memory {
         &mut self,
         evacuation: &Evacuation,
         pod: Option<&PodFacts>,
-        turns_end: Option<Timestamp>,
+        (turns_end, is_pending): (Option<Timestamp>, bool),
         budgets: Option<&BTreeMap<String, BudgetFacts>>,
-        wall: Timestamp,
-        now: Instant,
+        Moment { wall, mono: now }: Moment,
     ) -> Option<Instant> {
         let repeat_at = self.repeat_at.filter(|at| *at > now);
         if repeat_at.is_some() && self.version == evacuation.resource_version() {
@@ -318,8 +320,9 @@ impl Memory {
                 });
                 let has_room = self.waits_for_budget && budgets.is_some_and(|all| have_room(all.values(), pod));
                 // Near a deadline there is no time for long pauses.
-                let hurries_at =
-                    turns_end.map(|end| now + Duration::try_from(end.duration_since(wall)).unwrap_or_default());
+                let hurries_at = turns_end
+                    .filter(|_| is_pending)
+                    .map(|end| now + Duration::try_from(end.duration_since(wall)).unwrap_or_default());
                 let earliest = self.last_eviction.map_or(now, |last| last + SHORTEST_PAUSE);
                 let sooner = hurries_at.into_iter().chain(has_room.then_some(now)).min();
                 Some(sooner.map_or(evict_at, |sooner| evict_at.min(sooner.max(earliest))))

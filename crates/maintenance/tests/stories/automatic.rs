@@ -117,6 +117,10 @@ async fn a_budget_holds_and_the_other_pods_leave_at_half_of_the_time() {
     assert!(world.has_pod("web"), "also after the deadline");
     // It was wrong.
     sleep(5 * MINUTE).await;
+    let before = world.requests("POST", "web/eviction");
+    sleep(60 * MINUTE).await;
+    let evictions = world.requests("POST", "web/eviction") - before;
+    assert!(evictions <= 6, "{evictions}");
     world.allow("web", 1);
     world.until_gone(&["web"]).await;
     assert_eq!(cuts(&world, "web").await, [""; 0]);
