@@ -63,7 +63,7 @@ pub(crate) struct PreviewNodeRow {
     /// Whether it is unschedulable already, and stays so after the maintenance.
     pub cordoned: bool,
     /// Whether `maintenance.maxConcurrentNodes` has no room for it now, by the given settings.
-    pub held_back: bool,
+    pub waiting_for_room: bool,
     /// Pods that leave.
     pub pods: usize,
     /// Pods of `DaemonSet`s that tolerate the maintenance, and stay.
@@ -199,11 +199,14 @@ impl Preview {
             .iter()
             .filter(|node| maintenance.nodes.contains(&node.name))
             .collect();
-        let held_back = held_back(snapshot);
+        let waiting_for_room = waiting_for_room(snapshot);
         let mut preview = Self {
             taken_at: snapshot.now,
             maintenance: snapshot.maintenance.clone(),
-            nodes: nodes.iter().map(|node| node_row(node, &pods, &held_back)).collect(),
+            nodes: nodes
+                .iter()
+                .map(|node| node_row(node, &pods, &waiting_for_room))
+                .collect(),
             max_concurrent_nodes: snapshot.max_concurrent_nodes.to_string(),
             steps: steps(&maintenance, &leaving),
             blocked: blocked(snapshot, &nodes, &leaving),
@@ -238,7 +241,7 @@ impl Preview {
 }
 
 /// The nodes that would wait for room: the maintenance is the newest one.
-fn held_back(snapshot: &PreviewSnapshot) -> BTreeSet<String> {
+fn waiting_for_room(snapshot: &PreviewSnapshot) -> BTreeSet<String> {
     let mut new = snapshot.maintenance.clone();
     new.metadata.creation_timestamp = Some(Time(snapshot.now));
     let is_other = |one: &&NodeMaintenance| one.metadata.name != new.metadata.name;
@@ -248,10 +251,10 @@ fn held_back(snapshot: &PreviewSnapshot) -> BTreeSet<String> {
     let mut own = all
         .into_iter()
         .filter(|one| Some(one.name) == new.metadata.name.as_deref());
-    own.next().map(|own| own.held_back).unwrap_or_default()
+    own.next().map(|own| own.waiting_for_room).unwrap_or_default()
 }
 
-fn node_row(node: &Node, pods: &[&PodFacts], held_back: &BTreeSet<String>) -> PreviewNodeRow {
+fn node_row(node: &Node, pods: &[&PodFacts], waiting_for_room: &BTreeSet<String>) -> PreviewNodeRow {
     let count = |is_counted: &dyn Fn(&PodFacts) -> bool| {
         pods.iter()
             .filter(|pod| pod.node == node.name && is_counted(pod))
@@ -261,7 +264,7 @@ fn node_row(node: &Node, pods: &[&PodFacts], held_back: &BTreeSet<String>) -> Pr
         name: node.name.clone(),
         ready: node.ready,
         cordoned: node.was_unschedulable.unwrap_or(node.unschedulable),
-        held_back: held_back.contains(&node.name),
+        waiting_for_room: waiting_for_room.contains(&node.name),
         pods: count(&PodFacts::has_to_leave),
         exempt: count(&PodFacts::is_exempt),
         unsupported: count(&|pod| pod.pod_type == PodType::Static),

@@ -232,12 +232,12 @@ fn notes(preview: &Preview, detail: Detail) -> Vec<String> {
     let waiting: Vec<&str> = preview
         .nodes
         .iter()
-        .filter(|node| node.held_back)
+        .filter(|node| node.waiting_for_room)
         .map(|node| &*node.name)
         .collect();
     if !waiting.is_empty() {
         notes.push(format!(
-            "maintenance.maxConcurrentNodes ({}) holds back {}: {}. {} until other nodes are given back.",
+            "maintenance.maxConcurrentNodes ({}) has no room for {}: {}. {} until other nodes are given back.",
             preview.max_concurrent_nodes,
             counted(waiting.len(), "node"),
             first_names(&waiting, limit),

@@ -22,7 +22,8 @@ mod traffic;
 pub use hold::{HOLD_TTL, NodeHold, ObservedHold};
 pub use known_signals::{Effect, ExtraSignal, KnownSignal, SignalSettings};
 pub use marker::{
-    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition, MarkerFact, MarkerStatus,
+    MARKER_LAST_SERVING, MARKER_NO_SIGNAL, MARKER_TTL, MAX_MARKER_MESSAGE_BYTES, MarkerCondition, MarkerFact,
+    MarkerStatus,
 };
 pub use matcher::{ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use names::{

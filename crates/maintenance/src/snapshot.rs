@@ -1,7 +1,7 @@
 //! What the plan is made from: plain data, read from the caches of the controller.
 //!
 //! Invariant: a snapshot is complete. It has every NodeMaintenance, Node and Evacuation, and every pod of every node that a
-//! maintenance selects and that is not held back. A plan of an incomplete snapshot would cancel evacuations of pods that are not in it.
+//! maintenance selects and that does not wait for room. A plan of an incomplete snapshot would cancel evacuations of pods that are not in it.
 
 mod pod;
 
@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub undecodable_maintenances: BTreeMap<String, String>,
     /// Every Node of the cluster, in any order. Shared with the cache.
     pub nodes: Vec<Arc<Node>>,
-    /// The pods of nodes that a maintenance selects and that are not held back.
+    /// The pods of nodes that a maintenance selects and that do not wait for room.
     pub pods: Vec<PodFacts>,
     /// Every Evacuation of the cluster, in any order.
     pub evacuations: Vec<Evacuation>,

@@ -183,15 +183,15 @@ fn more_blockers_than_are_listed_are_counted() {
 }
 
 #[test]
-fn a_node_that_is_held_back_or_timed_out_says_so() {
+fn a_node_that_waits_for_room_or_timed_out_says_so() {
     for (node, expected) in [
         (
             json!({"podsEvacuating": 1, "loadBalancer": {"state": "TimedOut"}}),
             "1 pod left, 1 of them evacuating; no read confirmed that it is out of its load balancers, and pods leave without",
         ),
         (
-            json!({"drainMessage": "Held back by maintenance.maxConcurrentNodes: 25%"}),
-            "held back by maintenance.maxConcurrentNodes: 25%",
+            json!({"drainMessage": "Waiting for room: maintenance.maxConcurrentNodes is 25%"}),
+            "waiting for room: maintenance.maxConcurrentNodes is 25%",
         ),
         (
             json!({"loadBalancer": {"state": "Pending"}, "drainMessage": "Waiting for the cordon and the maintenance taint"}),

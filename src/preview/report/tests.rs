@@ -363,7 +363,7 @@ fn wide_text_has_all_pods_and_columns_and_nodes_are_sorted() {
 }
 
 #[test]
-fn nodes_without_room_are_held_back() {
+fn nodes_without_room_wait() {
     let mut snapshot = snapshot(&["one", "two"], Vec::new());
     let other = |stage: &str| {
         let mut other = maintenance("other", &["three"], &json!([]));
@@ -382,11 +382,11 @@ fn nodes_without_room_are_held_back() {
         snapshot.max_concurrent_nodes = max;
         snapshot.maintenances.clone_from(others);
         let preview = Preview::from_snapshot(&snapshot);
-        let held_back = preview.nodes.iter().filter(|node| node.held_back);
-        let held_back: Vec<_> = held_back.map(|node| node.name.as_str()).collect();
-        assert_eq!(held_back, expected, "{max}");
+        let waiting = preview.nodes.iter().filter(|node| node.waiting_for_room);
+        let waiting: Vec<_> = waiting.map(|node| node.name.as_str()).collect();
+        assert_eq!(waiting, expected, "{max}");
         let text = preview.text(Detail::Narrow);
-        let note = format!("maintenance.maxConcurrentNodes ({max}) holds back ");
+        let note = format!("maintenance.maxConcurrentNodes ({max}) has no room for ");
         assert_eq!(text.contains(&note), !expected.is_empty(), "{text}");
     }
 }

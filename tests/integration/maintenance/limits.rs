@@ -39,14 +39,14 @@ async fn are_cordoned(nodes: &Api<Node>, expected: &[&str], controller: &Control
     .await;
 }
 
-/// Waits until the status of a maintenance says that this node is held back, and for which limit.
-async fn is_held_back(maintenances: &Api<DynamicObject>, name: &str, node: &str, controller: &Controller) {
-    eventually(SOON, &format!("{node} is held back"), async || {
+/// Waits until the status of a maintenance says that this node waits for room, and for which limit.
+async fn waits_for_room(maintenances: &Api<DynamicObject>, name: &str, node: &str, controller: &Controller) {
+    eventually(SOON, &format!("{node} waits for room"), async || {
         let status = maintenances.get(name).await.unwrap().data["status"].clone();
         let rows = status["nodeStatuses"].as_array().cloned().unwrap_or_default();
         let row = rows.iter().find(|row| row["nodeRef"]["name"] == node);
         match row {
-            Some(row) if row["drainMessage"] == "Held back by maintenance.maxConcurrentNodes: 50%" => Ok(()),
+            Some(row) if row["drainMessage"] == "Waiting for room: maintenance.maxConcurrentNodes is 50%" => Ok(()),
             _ => Err(format!("{status}\n{}", controller.log())),
         }
     })
@@ -61,11 +61,11 @@ async fn no_more_nodes_are_cordoned_at_once_than_the_settings_allow() {
     let (nodes, maintenances) = (Api::<Node>::all(client.clone()), api(&client, "NodeMaintenance"));
     let controller = Controller::start_with(SETTINGS, &[], control_plane.kubeconfig());
     cordon(&maintenances, "both", &["node-1", "node-2"]).await;
-    is_held_back(&maintenances, "both", "node-2", &controller).await;
+    waits_for_room(&maintenances, "both", "node-2", &controller).await;
     are_cordoned(&nodes, &["node-1"], &controller).await;
     // The older maintenance has the place until it ends.
     cordon(&maintenances, "second", &["node-2"]).await;
-    is_held_back(&maintenances, "second", "node-2", &controller).await;
+    waits_for_room(&maintenances, "second", "node-2", &controller).await;
     assert_eq!(cordoned(&nodes).await, ["node-1"]);
     maintenances.delete("both", &DeleteParams::default()).await.unwrap();
     are_cordoned(&nodes, &["node-2"], &controller).await;

@@ -71,7 +71,7 @@ async fn is_marked_out(client: &Client, node: &str, agent: &Agent) {
     .await;
 }
 
-/// Of two nodes with signals, the first by name serves until a third one does. The gate of the one that is held back says so.
+/// Of two nodes with signals, the first by name serves until a third one does. The gate of the one that keeps serving says so.
 #[tokio::test]
 async fn two_nodes_with_signals_never_leave_a_service_without_a_serving_node() {
     let (control_plane, client) = own_cluster().await;

@@ -215,12 +215,12 @@ async fn node_goes_away(story: &Story, here: &str, there: &str) {
             .await;
         }
     };
-    is_kept("held back: last serving node").await;
+    is_kept("keeps serving: last serving node").await;
     story.both_say(1, "the last serving node").await;
     story.is_ready(there, "True").await;
     story.both_fail("another node serves").await;
     taint(there, signal).await;
-    is_kept("held back: last serving node").await;
+    is_kept("keeps serving: last serving node").await;
     story.both_say(1, "the last one without an end").await;
     taint(there, json!([])).await;
     story.both_fail("another node serves again").await;

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use headgate_core::node::{MARKER_HELD_BACK, MarkerCondition, MarkerStatus};
+use headgate_core::node::{MARKER_LAST_SERVING, MarkerCondition, MarkerStatus};
 use headgate_core::telemetry::first_names;
 use tokio::time::Instant;
 
@@ -254,7 +254,7 @@ impl FailedProbes {
         if missing.is_empty() && !held.is_empty() {
             return MarkerCondition {
                 status: MarkerStatus::False,
-                reason: MARKER_HELD_BACK,
+                reason: MARKER_LAST_SERVING,
                 message: format!("No other node without a signal serves {held}.{about_services}"),
             };
         }
@@ -551,7 +551,7 @@ mod tests {
         // /healthz is asked too.
         expect(&look(&mut probes, counts(0, 1), &local(last)).await, NOT_FAILED, "");
         let found = look(&mut probes, counts(0, 2), &local(last)).await;
-        expect(&found, MARKER_HELD_BACK, "serves default/web");
+        expect(&found, MARKER_LAST_SERVING, "serves default/web");
         let (not_read, elsewhere) = (KeptBecause::Held(HoldReason::NotRead), KeptBecause::AnsweredElsewhere);
         for (because, says) in [
             (Some(not_read), "with 200: default/web"),
@@ -569,7 +569,7 @@ mod tests {
         // It is the last one now.
         expect(
             &look(&mut probes, counts(0, 2), &local(last)).await,
-            MARKER_HELD_BACK,
+            MARKER_LAST_SERVING,
             "",
         );
     }

@@ -16,7 +16,7 @@ use crate::telemetry::words;
 pub const MARKER_NO_SIGNAL: &str = "NoSignal";
 /// The reason of a condition that is `False` only because no other node serves a Service: its load balancer needs this node until the
 /// endpoints have moved.
-pub const MARKER_HELD_BACK: &str = "HeldBack";
+pub const MARKER_LAST_SERVING: &str = "LastServingNode";
 /// Without a confirmation for so long, the condition becomes `Unknown`.
 pub const MARKER_TTL: Duration = Duration::from_mins(3);
 

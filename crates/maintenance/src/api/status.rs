@@ -52,7 +52,7 @@ pub struct NodeMaintenanceStatus {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub target_sets: Vec<TargetSet>,
-    /// One entry for each node under maintenance, and for those that are held back as far as there is room, ordered by name.
+    /// One entry for each node under maintenance, and for as many as fit of those that wait for room, ordered by name.
     #[schemars(length(max = 500))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
@@ -163,7 +163,7 @@ pub struct LoadBalancerStatus {
     /// Since when the node is only kept in service because too few others are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
-    pub held_back_time: Option<Time>,
+    pub kept_in_service_time: Option<Time>,
     /// Since when the load balancers send no new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use headgate_core::clock::{Moment, Observed, age_by_wall_clock, whole_seconds};
 use headgate_core::node::{
-    MARKER_HELD_BACK, MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
+    MARKER_LAST_SERVING, MARKER_NO_SIGNAL, MARKER_TTL, MarkerFact, MarkerStatus, NodeTraffic, TrafficByNode, Unproved,
 };
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -82,7 +82,7 @@ fn observation(marker: &MarkerFact, is_expired: bool, now: Timestamp) -> NodeTra
         (MarkerStatus::True, reason) => unknown(format!(
             "the condition headgate.dev/OutOfLoadBalancers has the reason {reason}, and not {PROBES_FAILED}"
         )),
-        (MarkerStatus::False, MARKER_HELD_BACK) => NodeTraffic::HeldBack {
+        (MarkerStatus::False, MARKER_LAST_SERVING) => NodeTraffic::HeldBack {
             detail: marker.message.clone(),
         },
         (MarkerStatus::False, _) => detail(&marker.message),
@@ -137,7 +137,7 @@ mod tests {
                 "{status} {reason}: {found:?}"
             );
         }
-        let held = meaning("False", "HeldBack");
+        let held = meaning("False", "LastServingNode");
         assert!(matches!(held, NodeTraffic::HeldBack { .. }), "{held:?}");
         for (status, reason) in [("True", "AdminStateDown"), ("Unknown", "NotConfirmed"), ("Maybe", "")] {
             let found = meaning(status, reason);

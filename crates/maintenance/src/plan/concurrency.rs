@@ -1,4 +1,4 @@
-//! Which nodes of a maintenance are held back: those for which `maintenance.maxConcurrentNodes` has no room. Pure.
+//! Which nodes of a maintenance wait for room: those for which `maintenance.maxConcurrentNodes` has no room. Pure.
 //!
 //! Nothing is remembered. A node takes a place as long as a maintenance keeps it cordoned, or has begun with it. It keeps the place
 //! whatever the limit has become, so neither a smaller limit nor a new leader gives a node back. A node whose machine goes anyway,
@@ -98,7 +98,7 @@ fn admit(
         if maintenance.nodes.len() < MAX_NODES && is_admitted(&node, placed.contains(&node)) {
             maintenance.nodes.insert(node);
         } else {
-            maintenance.held_back.insert(node);
+            maintenance.waiting_for_room.insert(node);
         }
     }
 }

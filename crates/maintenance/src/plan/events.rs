@@ -23,12 +23,12 @@ pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &No
     };
     for stage in &status.stage_statuses {
         if !before.stage_statuses.iter().any(|started| started.name == stage.name) {
-            let held_back = match maintenance.held_back.len() {
+            let waiting = match maintenance.waiting_for_room.len() {
                 0 => String::new(),
-                nodes => format!(" ({nodes} held back)"),
+                nodes => format!(" ({nodes} waiting for room)"),
             };
             let note = format!(
-                "Stage {} started on {} nodes{held_back}",
+                "Stage {} started on {} nodes{waiting}",
                 stage.name.as_str(),
                 maintenance.nodes.len()
             );

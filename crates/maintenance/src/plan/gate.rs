@@ -72,7 +72,7 @@ impl Gate {
         };
         let wait_start_time = past(|status| &status.wait_start_time).unwrap_or(input.now);
         let before = past(|status| &status.confirmed_time);
-        let held_back = past(|status| &status.held_back_time);
+        let kept = past(|status| &status.kept_in_service_time);
         let is_state = |state| previous.is_some_and(|status| status.state == state);
         let timed_out = is_state(LoadBalancerState::TimedOut);
         // The time to wait starts anew where a confirmation was lost.
@@ -101,7 +101,7 @@ impl Gate {
             NodeTraffic::HeldBack { detail } => {
                 let since = anew_if(before.is_some());
                 let waiting_for = format!("the load balancers, where too few other nodes are in service: {detail}");
-                Self::unconfirmed(input, since, None, held_back.or(Some(input.now)), waiting_for)
+                Self::unconfirmed(input, since, None, kept.or(Some(input.now)), waiting_for)
             }
         }
     }
@@ -157,32 +157,38 @@ impl Gate {
         input: &GateInput<'_>,
         wait_start_time: Timestamp,
         confirmed_time: Option<Timestamp>,
-        held_back_time: Option<Timestamp>,
+        kept_in_service_time: Option<Timestamp>,
         waiting_for: String,
     ) -> Self {
         let counts_from = match input.settings.confirmation {
             LoadBalancerConfirmation::BestEffort => Some(wait_start_time),
-            LoadBalancerConfirmation::Required => held_back_time,
+            LoadBalancerConfirmation::Required => kept_in_service_time,
         };
         if counts_from.is_some_and(|from| input.now >= late_at(input, from)) {
             return Self::timed_out(wait_start_time, Some(waiting_for));
         }
-        Self::pending(input, wait_start_time, confirmed_time, held_back_time, waiting_for)
+        Self::pending(
+            input,
+            wait_start_time,
+            confirmed_time,
+            kept_in_service_time,
+            waiting_for,
+        )
     }
 
     fn pending(
         input: &GateInput<'_>,
         wait_start_time: Timestamp,
         confirmed_time: Option<Timestamp>,
-        held_back_time: Option<Timestamp>,
+        kept_in_service_time: Option<Timestamp>,
         waiting_for: String,
     ) -> Self {
         let status = status(LoadBalancerState::Pending, wait_start_time, None, confirmed_time);
-        let times = [Some(wait_start_time), held_back_time].into_iter().flatten();
+        let times = [Some(wait_start_time), kept_in_service_time].into_iter().flatten();
         let times = times.map(|from| late_at(input, from));
         Self {
             status: LoadBalancerStatus {
-                held_back_time: held_back_time.map(Time),
+                kept_in_service_time: kept_in_service_time.map(Time),
                 ..status
             },
             is_open: false,
@@ -230,7 +236,7 @@ fn status(
     LoadBalancerStatus {
         state,
         wait_start_time: Some(Time(wait_start_time)),
-        held_back_time: None,
+        kept_in_service_time: None,
         down_time: down_time.map(Time),
         confirmed_time: confirmed_time.map(Time),
     }

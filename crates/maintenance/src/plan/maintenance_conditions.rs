@@ -10,7 +10,7 @@ use crate::api::{LoadBalancerState, NodeMaintenanceStatus, Stage};
 
 use super::blockers::bounded;
 use super::conditions::{self, Conditions};
-use super::message::{counted, held_back_message};
+use super::message::{counted, room_message};
 use super::phase::{Maintenance, Phase};
 use super::view::{View, is_isolated};
 
@@ -37,7 +37,7 @@ pub(super) fn conditions_of(
         Phase::Complete => (true, "Completing"),
     };
     let unchanged = unchanged_nodes(view, maintenance, status).filter(|_| progressing);
-    let message = held_back(view, maintenance).or_else(|| unchanged.clone());
+    let message = waiting_for_room(view, maintenance).or_else(|| unchanged.clone());
     conditions.set(
         conditions::PROGRESSING,
         progressing,
@@ -75,7 +75,7 @@ fn accepted(
     previous: &NodeMaintenanceStatus,
     conditions: &mut Conditions<'_>,
 ) {
-    // Nodes that are held back are selected, too.
+    // Nodes that wait for room are selected, too.
     if maintenance.phase != Phase::Complete && maintenance.nodes_selected == 0 && !are_gone(view, maintenance, previous)
     {
         conditions.set(
@@ -211,8 +211,8 @@ fn drain_conditions(
     };
     let not_drained = waiting(&|node| view.is_drained(node, maintenance.name));
     match (status.pods_left, not_drained.as_slice()) {
-        (_, []) if let Some(why) = held_back(view, maintenance) => {
-            conditions.set(conditions::DRAINED, false, "HeldBack", why);
+        (_, []) if let Some(why) = waiting_for_room(view, maintenance) => {
+            conditions.set(conditions::DRAINED, false, "WaitingForRoom", why);
         }
         (_, []) => conditions.set(conditions::DRAINED, true, "DrainCompleted", String::new()),
         (0, nodes) => conditions.set(
@@ -234,8 +234,8 @@ fn drain_conditions(
         .iter()
         .any(|node| state(node) == Some(LoadBalancerState::TimedOut));
     match not_out.as_slice() {
-        [] if let Some(why) = held_back(view, maintenance) => {
-            conditions.set(conditions::LOAD_BALANCER_OUT, false, "HeldBack", why);
+        [] if let Some(why) = waiting_for_room(view, maintenance) => {
+            conditions.set(conditions::LOAD_BALANCER_OUT, false, "WaitingForRoom", why);
         }
         [] => conditions.set(conditions::LOAD_BALANCER_OUT, true, "Confirmed", String::new()),
         nodes => {
@@ -251,9 +251,9 @@ fn drain_conditions(
 }
 
 /// The nodes that wait for room, and for which; `None` if none does.
-fn held_back(view: &View<'_>, maintenance: &Maintenance<'_>) -> Option<String> {
-    let nodes: Vec<_> = maintenance.held_back.iter().map(String::as_str).collect();
-    let why = held_back_message(view.snapshot.max_concurrent_nodes, maintenance);
+fn waiting_for_room(view: &View<'_>, maintenance: &Maintenance<'_>) -> Option<String> {
+    let nodes: Vec<_> = maintenance.waiting_for_room.iter().map(String::as_str).collect();
+    let why = room_message(view.snapshot.max_concurrent_nodes, maintenance);
     (!nodes.is_empty()).then(|| first_of(&why, &nodes))
 }
 

@@ -81,13 +81,13 @@ pub(super) fn hurried_message(deadline: Timestamp) -> String {
     format!("Evacuating all pods at once: the node is expected to be gone at {deadline:.0}")
 }
 
-/// Why nodes of a maintenance are held back. It does not count nodes, so that it stays while others come and go.
-pub(super) fn held_back_message(max: Option<IntOrPercent>, maintenance: &Maintenance<'_>) -> String {
+/// Why nodes of a maintenance wait for room. It does not count nodes, so that it stays while others come and go.
+pub(super) fn room_message(max: Option<IntOrPercent>, maintenance: &Maintenance<'_>) -> String {
     match max {
         Some(max) if maintenance.nodes.len() < MAX_NODES => {
-            format!("Held back by maintenance.maxConcurrentNodes: {max}")
+            format!("Waiting for room: maintenance.maxConcurrentNodes is {max}")
         }
-        _ => format!("Held back: a maintenance has {MAX_NODES} nodes at once at most"),
+        _ => format!("Waiting for room: a maintenance has {MAX_NODES} nodes at once at most"),
     }
 }
 

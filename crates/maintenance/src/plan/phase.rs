@@ -39,10 +39,10 @@ pub struct Maintenance<'a> {
     pub name: &'a str,
     /// What is done for it.
     pub phase: Phase,
-    /// The nodes that its selector matches, but for those that are held back.
+    /// The nodes that its selector matches, but for those that wait for room.
     pub nodes: BTreeSet<String>,
     /// The nodes that its selector matches and that wait for room: [`maintenances`](super::concurrency::maintenances) decides.
-    pub held_back: BTreeSet<String>,
+    pub waiting_for_room: BTreeSet<String>,
     /// How many nodes its selector matches.
     pub nodes_selected: usize,
     /// The entries of `spec.drainPlan` and the default entries of KEP-4212, in order.
@@ -50,7 +50,7 @@ pub struct Maintenance<'a> {
 }
 
 impl<'a> Maintenance<'a> {
-    /// What follows from the object and the nodes. No node is held back.
+    /// What follows from the object and the nodes. No node waits for room.
     pub fn new(object: &'a NodeMaintenance, nodes: &[impl Borrow<Node>]) -> Self {
         Self::among(object, nodes.iter().map(Borrow::borrow))
     }
@@ -67,7 +67,7 @@ impl<'a> Maintenance<'a> {
             phase: phase(object),
             nodes_selected: nodes.len(),
             nodes,
-            held_back: BTreeSet::new(),
+            waiting_for_room: BTreeSet::new(),
             plan: DrainPlan::effective(&object.spec.drain_plan),
         }
     }

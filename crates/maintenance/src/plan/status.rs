@@ -14,7 +14,7 @@ use crate::snapshot::PodFacts;
 
 use super::blockers::{blocker, bounded, listed};
 use super::maintenance_conditions::conditions_of;
-use super::message::{counted, drain_message, held_back_message, hurried_message};
+use super::message::{counted, drain_message, hurried_message, room_message};
 use super::phase::{Maintenance, Phase};
 use super::status_size::{list_blockers_while_there_is_room, share_long_targets};
 use super::view::{View, previous_status};
@@ -76,19 +76,19 @@ fn stage_statuses(view: &View<'_>, maintenance: &Maintenance<'_>, before: &NodeM
     stages
 }
 
-/// The nodes that the status has an entry of: those under maintenance, and of those that are held back as many as there is room for.
+/// The nodes that the status has an entry of: those under maintenance, and as many as fit of those that wait for room.
 fn listed_nodes<'a>(maintenance: &'a Maintenance<'_>) -> BTreeSet<&'a String> {
     let room = MAX_NODES.saturating_sub(maintenance.nodes.len());
-    let waiting = maintenance.held_back.iter().take(room);
+    let waiting = maintenance.waiting_for_room.iter().take(room);
     maintenance.nodes.iter().chain(waiting).collect()
 }
 
 fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> NodeMaintenanceNodeStatus {
-    if maintenance.held_back.contains(node) {
+    if maintenance.waiting_for_room.contains(node) {
         // Its pods are not read before it is under maintenance.
         return NodeMaintenanceNodeStatus {
             node_ref: NodeReference { name: node.to_owned() },
-            drain_message: held_back_message(view.snapshot.max_concurrent_nodes, maintenance),
+            drain_message: room_message(view.snapshot.max_concurrent_nodes, maintenance),
             ..NodeMaintenanceNodeStatus::default()
         };
     }

@@ -103,7 +103,7 @@ mod tests {
             load_balancer: Some(LoadBalancerStatus {
                 state: LoadBalancerState::Draining,
                 wait_start_time: Some(time()),
-                held_back_time: Some(time()),
+                kept_in_service_time: Some(time()),
                 down_time: Some(time()),
                 confirmed_time: Some(time()),
             }),

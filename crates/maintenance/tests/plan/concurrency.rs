@@ -33,21 +33,21 @@ fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
     world.maintain("old", Stage::Drain, &["c", "d", "e"], &[]);
     world.maintain("new", Stage::Cordon, &["a", "d"], &[]).settle();
     assert_eq!(cordoned(&world), ["c", "d"]);
-    let held_back = "Held back by maintenance.maxConcurrentNodes: 2";
+    let waiting = "Waiting for room: maintenance.maxConcurrentNodes is 2";
     for (maintenance, node, message) in [
         ("old", "c", ""),
         ("old", "d", ""),
-        ("old", "e", held_back),
-        ("new", "a", held_back),
+        ("old", "e", waiting),
+        ("new", "a", waiting),
         ("new", "d", ""),
     ] {
         assert_eq!(world.message(maintenance, node), message, "{maintenance} {node}");
     }
     let mut notes = world.events.iter().map(|event| event.note.as_str());
-    assert!(notes.any(|note| note == "Stage Drain started on 2 nodes (1 held back)"));
+    assert!(notes.any(|note| note == "Stage Drain started on 2 nodes (1 waiting for room)"));
     // The two that it has are drained; the maintenance is not.
     for kind in ["Drained", "LoadBalancerOut"] {
-        assert_eq!(world.condition("old", kind), ("False", "HeldBack"), "{kind}");
+        assert_eq!(world.condition("old", kind), ("False", "WaitingForRoom"), "{kind}");
     }
     world.remove_node("c").settle();
     assert_eq!(cordoned(&world), ["d", "e"], "the older one goes on");
@@ -62,12 +62,12 @@ fn nodes_wait_for_room_and_are_taken_up_older_maintenances_first() {
 }
 
 #[test]
-fn only_held_back_nodes_are_no_missing_nodes() {
+fn only_nodes_that_wait_for_room_are_no_missing_nodes() {
     let mut world = limited(&["a", "b"], IntOrPercent::Percent(1));
     world.maintain("old", Stage::Cordon, &["a"], &[]);
     world.maintain("new", Stage::Drain, &["b"], &[]).settle();
     assert_eq!(cordoned(&world), ["a"], "a percentage is one node at least");
-    assert_eq!(reason(&world, "new", "Drained"), "HeldBack");
+    assert_eq!(reason(&world, "new", "Drained"), "WaitingForRoom");
     assert_eq!(reason(&world, "new", "Accepted"), "Accepted");
 }
 
@@ -157,13 +157,13 @@ fn of_more_nodes_than_a_status_can_have_the_others_wait() {
         world.settle();
         let progressing = world.whole_condition("m", "Progressing");
         let (why, _) = progressing.message.rsplit_once(": ").unwrap();
-        assert_eq!(why, "Held back: a maintenance has 500 nodes at once at most");
+        assert_eq!(why, "Waiting for room: a maintenance has 500 nodes at once at most");
         if dry_run {
             continue;
         }
         assert!(!world.node("node-000").unschedulable, "none is given back for it");
         if stage == Stage::Drain {
-            assert_eq!(reason(&world, "m", "Drained"), "HeldBack");
+            assert_eq!(reason(&world, "m", "Drained"), "WaitingForRoom");
         }
         world.remove_node("node-100").settle();
         assert!(world.node("node-000").unschedulable);

@@ -193,7 +193,7 @@ pub enum ServiceDrain {
     /// The answer is 503.
     Failing,
     /// The answer does not depend on the signals.
-    HeldBack(HoldReason),
+    KeepsServing(HoldReason),
 }
 
 /// Why the answer about a Service does not fail although the node has signals.
@@ -212,10 +212,10 @@ pub enum HoldReason {
 impl fmt::Display for HoldReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Leader => "held back: the leader keeps the node in service",
-            Self::Unpublished => "held back: other nodes cannot see the signals, which are not in the Node object",
-            Self::NotRead => "held back: the other nodes with a ready endpoint could not be read within 30 s",
-            Self::LastServing => "held back: last serving node",
+            Self::Leader => "keeps serving: the leader keeps the node in service",
+            Self::Unpublished => "keeps serving: other nodes cannot see the signals, which are not in the Node object",
+            Self::NotRead => "keeps serving: the other nodes with a ready endpoint could not be read within 30 s",
+            Self::LastServing => "keeps serving: last serving node",
         })
     }
 }
@@ -230,11 +230,11 @@ pub(super) fn service_drain(
     match own {
         OwnState::Eligible => return ServiceDrain::Eligible,
         OwnState::Ending => return ServiceDrain::Failing,
-        OwnState::HeldByLeader => return ServiceDrain::HeldBack(HoldReason::Leader),
-        OwnState::Unpublished => return ServiceDrain::HeldBack(HoldReason::Unpublished),
+        OwnState::HeldByLeader => return ServiceDrain::KeepsServing(HoldReason::Leader),
+        OwnState::Unpublished => return ServiceDrain::KeepsServing(HoldReason::Unpublished),
         OwnState::Signalled => {}
     }
-    let not_read = ServiceDrain::HeldBack(HoldReason::NotRead);
+    let not_read = ServiceDrain::KeepsServing(HoldReason::NotRead);
     let Some((reads, read)) = reads.and_then(|reads| Some((reads, reads.services.get(service)?))) else {
         return not_read;
     };
@@ -247,7 +247,7 @@ pub(super) fn service_drain(
     if is_served {
         ServiceDrain::Failing
     } else {
-        ServiceDrain::HeldBack(HoldReason::LastServing)
+        ServiceDrain::KeepsServing(HoldReason::LastServing)
     }
 }
 

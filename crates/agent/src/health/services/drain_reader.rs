@@ -364,7 +364,7 @@ async fn serving_nodes(client: &Client, service: &NamespacedName, own_name: &str
     let of_service = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={},{LABEL_SELECTOR}", service.name()));
     let listed = timeout(REQUEST_TIMEOUT, slices.list(&of_service)).await;
     let listed = listed.map_err(|_| no_answer())?.map_err(|error| error.to_string())?;
-    // One that cannot be decoded shows no node, so this node is held back rather than let go; the watch reports it.
+    // One that cannot be decoded shows no node, so this node keeps serving; the watch reports it.
     let (slices, _) = split_list(listed);
     let mut families = PerFamily::<BTreeSet<String>>::default();
     for (name, address) in slices.iter().flat_map(EndpointSliceObject::ready_endpoints) {

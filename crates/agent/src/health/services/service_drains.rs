@@ -72,7 +72,7 @@ impl ServiceDrains {
 
     /// Whether the node's state is known and, while it has signals, the other nodes of its Services are.
     pub(super) fn are_known(&self, table: &ServiceTable, now: Moment) -> bool {
-        let is_read = |service| self.drain(service, now) != ServiceDrain::HeldBack(HoldReason::NotRead);
+        let is_read = |service| self.drain(service, now) != ServiceDrain::KeepsServing(HoldReason::NotRead);
         self.inputs.node.borrow().is_known() && table.with_endpoints().all(|service| is_read(service))
     }
 }
@@ -84,7 +84,7 @@ impl KeptServicesView {
         let here = table.iter().flat_map(|table| table.with_endpoints());
         let kept = here.filter_map(|service| {
             let because = match self.drains.drain(service, now) {
-                ServiceDrain::HeldBack(reason) => KeptBecause::Held(reason),
+                ServiceDrain::KeepsServing(reason) => KeptBecause::Held(reason),
                 ServiceDrain::Failing if !self.is_own_port(service) && !self.answers.has(service) => {
                     KeptBecause::AnsweredElsewhere
                 }

@@ -93,7 +93,7 @@ fn answer_fails_while_a_current_read_shows_another_node_that_serves() {
         reads.services.insert(web(), ServiceRead { started_at, others });
         reads
     };
-    let held = ServiceDrain::HeldBack;
+    let held = ServiceDrain::KeepsServing;
     let other_serves = reads(100, true, false);
     for (own, reads, now, expected) in [
         (Eligible, Some(&other_serves), 101, ServiceDrain::Eligible),
