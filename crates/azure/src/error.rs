@@ -179,6 +179,7 @@ const RESOURCE_BUSY_CODES: &[&str] = &[
     "ReferencedResourceNotProvisioned",
     "RetryableErrorDueToAnotherOperation",
     "AnotherOperationInProgress",
+    "ConflictingConcurrentWriteNotAllowed",
 ];
 
 /// Whether a 429 is about the rate of requests, and not about one resource that another operation holds.

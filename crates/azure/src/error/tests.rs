@@ -168,6 +168,7 @@ fn rate_limits_and_busy_resources_differ() {
         ("", "", true),
         ("RetryableError", NOT_PROVISIONED, false),
         ("AnotherOperationInProgress", "", false),
+        ("ConflictingConcurrentWriteNotAllowed", "", false),
     ] {
         let error = ErrorBody::from_json(&nested(code, inner));
         assert_eq!(is_rate_limited(&error), expected, "{code} {inner}");
@@ -256,6 +257,16 @@ fn a_throttled_request_waits_for_a_second_at_least_and_a_busy_resource_says_noth
         (response(429, "TooManyRequests", Some(3), false), Some(3), false),
         (response(429, "RetryableError", None, false), None, true),
         (response(429, "RetryableError", Some(0), false), Some(0), false),
+        (
+            response(409, "ConflictingConcurrentWriteNotAllowed", None, false),
+            None,
+            true,
+        ),
+        (
+            response(429, "ConflictingConcurrentWriteNotAllowed", None, false),
+            None,
+            true,
+        ),
         (response(503, "", Some(2), false), Some(2), false),
         (ArmError::Throttled { until }, Some(5), false),
         (ArmError::RateLimited, None, false),

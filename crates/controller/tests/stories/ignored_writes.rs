@@ -182,7 +182,19 @@ async fn writes_refused_because_of_another_operation_do_not_follow_at_once() {
         [409, 409, 409, 200, 200],
         "after 1, 3 and 7 s, then one of each pool"
     );
-    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    cluster.settle(&["node-2"]).await;
+    // The same with the other code that ARM has for it.
+    let before = cluster.puts().len();
+    let refused = json!({"answer": {"code": "ConflictingConcurrentWriteNotAllowed"}});
+    cluster.fault("PUT", "/loadBalancers/kubernetes/", Some(3), &refused);
+    cluster.taint(1, &[DRAINING]);
+    let took = cluster.until_down(&["node-1", "node-2"]).await;
+    assert!(took < 20 * SECOND, "{took:?}");
+    let statuses: Vec<_> = cluster.puts()[before..].iter().map(|put| put.status).collect();
+    assert_eq!(statuses, [409, 409, 409, 200, 200]);
+    for node in ["node-1", "node-2"] {
+        assert!(cluster.notes(FAILED, node).await.is_empty());
+    }
 }
 
 /// ARM ignores writes, no read shows that an operation lasts, and reads lag: they show for a moment what is about to be lost.

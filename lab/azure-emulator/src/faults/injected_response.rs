@@ -51,6 +51,8 @@ pub(crate) enum KnownError {
     RetryableErrorDueToAnotherOperation,
     /// The same, as other resource types report it.
     AnotherOperationInProgress,
+    /// The same; the wording is a guess.
+    ConflictingConcurrentWriteNotAllowed,
     /// The etag is stale.
     PreconditionFailed,
     /// The identity has no role with the right.
@@ -67,7 +69,7 @@ impl KnownError {
             Self::SubscriptionRequestsThrottled
             | Self::ReferencedResourceNotProvisioned
             | Self::RetryableErrorDueToAnotherOperation => StatusCode::TOO_MANY_REQUESTS,
-            Self::AnotherOperationInProgress => StatusCode::CONFLICT,
+            Self::AnotherOperationInProgress | Self::ConflictingConcurrentWriteNotAllowed => StatusCode::CONFLICT,
             Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::AuthorizationFailed => StatusCode::FORBIDDEN,
         }
@@ -143,6 +145,10 @@ impl InjectedResponse {
                      locations/eastus/operations/{operation}?api-version=2025-05-01."
                 );
                 error("AnotherOperationInProgress", message).without_details()
+            }
+            KnownError::ConflictingConcurrentWriteNotAllowed => {
+                let message = format!("Another write of {path} is in progress. Please retry later.");
+                error("ConflictingConcurrentWriteNotAllowed", message).without_details()
             }
             KnownError::PreconditionFailed => {
                 let message = format!(
@@ -311,6 +317,8 @@ mod tests {
             ),
             "{message}"
         );
+        let concurrent = send(KnownError::ConflictingConcurrentWriteNotAllowed, None, "PUT");
+        assert_eq!(concurrent["error"]["code"], "ConflictingConcurrentWriteNotAllowed");
         let stale = send(KnownError::PreconditionFailed, None, "PUT");
         assert_eq!(stale["error"]["message"], "Precondition failed.");
         let detail = &stale["error"]["details"][0];
