@@ -214,6 +214,17 @@ fn rows() -> Vec<(Switch, bool, &'static [&'static str])> {
             true,
             &["if-match-interfaces"],
         ),
+        // It reads load balancers, as the leader does.
+        (
+            Switch::Deviation(Deviation::LoadBalancersHideAdminStates),
+            false,
+            &["write-addresses"],
+        ),
+        (
+            Switch::Deviation(Deviation::LoadBalancersHideAdminStates),
+            true,
+            &["write-interfaces"],
+        ),
         (Switch::ShownNone, false, &["restored-state"]),
         (Switch::Deviation(Deviation::PoolsHaveOwnEtags), false, &["etags"]),
         (

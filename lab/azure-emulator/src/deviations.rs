@@ -1,5 +1,5 @@
 //! Deviations: each one turns an assumption about Azure false, for `headgate verify` and for tests. They are about single reads and
-//! writes of load balancers and pools; lists stay as they are.
+//! writes of load balancers and pools; lists stay as they are, but for [`Deviation::LoadBalancersHideAdminStates`].
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,7 @@ use super::faults::action::{Effect, OperationEnd};
 use super::guids::guid_for_name;
 use super::id::same_name;
 use super::load_balancer::{KIND, POOLS};
+use super::pool::ADDRESSES;
 use super::resource::{self, ProvisioningState, Resource};
 
 /// One way in which Azure may differ from what the emulator assumes.
@@ -31,6 +32,8 @@ pub enum Deviation {
     SecondWriteRefused,
     /// What a write changed in its pool's entries is lost when a write of another pool supersedes it.
     SupersededChangesLost,
+    /// A load balancer shows the entries of its pools without their admin states; a pool that is read alone has them.
+    LoadBalancersHideAdminStates,
 }
 
 /// The deviations that are on.
@@ -106,14 +109,31 @@ impl Deviations {
         if !same_name(&resource.id.kind(), KIND) {
             return;
         }
-        if child.is_none() && self.has(Deviation::LoadBalancersStaySucceeded) {
-            show_succeeded(shown);
+        if child.is_none() {
+            self.hide_admin_states(resource, shown);
+            if self.has(Deviation::LoadBalancersStaySucceeded) {
+                show_succeeded(shown);
+            }
         }
         if self.has(Deviation::PoolsStaySucceeded) {
             match child {
                 None => pools_mut(shown).for_each(show_succeeded),
                 Some(POOLS) => show_succeeded(shown),
                 Some(_) => {}
+            }
+        }
+    }
+
+    /// Removes the admin states that a load balancer, as a GET or a list shows it, does not have.
+    pub(super) fn hide_admin_states(&self, resource: &Resource, shown: &mut Value) {
+        if !self.has(Deviation::LoadBalancersHideAdminStates) || !same_name(&resource.id.kind(), KIND) {
+            return;
+        }
+        for pool in pools_mut(shown) {
+            let entries = pool.pointer_mut(&format!("/properties/{ADDRESSES}"));
+            let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
+            for properties in entries.filter_map(|entry| entry.get_mut("properties")?.as_object_mut()) {
+                properties.remove("adminState");
             }
         }
     }

@@ -178,6 +178,7 @@ fn page<'a>(
             ListItem::Resource(resource) => {
                 let resource = arm.store.seen(resource, request.now.mono, arm.settings.read_lag);
                 let mut shown = arm.store.show(resource, show_none);
+                arm.settings.deviations.hide_admin_states(resource, &mut shown);
                 super::compute::expand(&mut shown, &resource.id, request.parameter("$expand").as_deref());
                 shown
             }

@@ -229,6 +229,34 @@ async fn ignored_writes_that_reads_show_for_a_moment_are_repeated_after_minutes_
     }
 }
 
+/// Every write is planned from reads of the load balancer and confirmed by them. This is what happens where these show no admin states
+/// (docs/concepts/limits.md).
+#[tokio::test(start_paused = true)]
+async fn load_balancers_that_show_no_admin_states_are_reported_as_ignoring_writes() {
+    let mut cluster = TestCluster::without_leader(8, &one_pool(8)).await;
+    cluster
+        .foreign_state("kubernetes", "kubernetes", "node-1", "Down")
+        .await;
+    cluster.configure(&json!({"deviations": ["loadBalancersHideAdminStates"]}));
+    cluster.lead(ENFORCE).await;
+    for (node, down) in [(2, &["node-2"][..]), (3, &["node-2", "node-3"])] {
+        cluster.taint(node, &[DRAINING]);
+        // Each write repeats what it is to keep of headgate's, and loses what only others know.
+        let took = cluster.until_down(down).await;
+        assert!(took < 5 * SECOND, "{took:?}");
+        sleep(60 * SECOND).await;
+        let notes = cluster.notes(FAILED, &format!("node-{node}")).await;
+        assert_contains!(notes[0], "reported Succeeded, but did not apply it");
+    }
+    let before = cluster.puts().len();
+    cluster.taint(2, &[]);
+    cluster.taint(3, &[]);
+    sleep(1200 * SECOND).await;
+    // A read that does not show `Down` is taken for proof that it is gone.
+    assert_eq!(cluster.puts().len(), before);
+    cluster.settle(&["node-2", "node-3"]).await;
+}
+
 /// What was ignored waits no longer than the signal lasts.
 #[tokio::test(start_paused = true)]
 async fn a_new_signal_does_not_wait_for_the_ignored_write_of_the_last_one() {

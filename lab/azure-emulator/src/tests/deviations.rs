@@ -50,6 +50,17 @@ async fn each_deviation_turns_an_assumption_false() {
     assert_eq!(alone.status, 200, "no operation is in progress");
     client.wait_for_operation(&alone).await;
 
+    set(&["loadBalancersHideAdminStates"]);
+    let list = client
+        .read(&format!("{GROUP}/providers/Microsoft.Network/loadBalancers"))
+        .await;
+    for whole in [client.read(&lb1()).await, list["value"][0].clone()] {
+        let shown = &whole["properties"]["backendAddressPools"][0];
+        assert_eq!(admin_states(shown), [("node".to_owned(), None)]);
+    }
+    let down_in_pool = [("node".to_owned(), Some("Down".to_owned()))];
+    assert_eq!(admin_states(&client.read(&a).await), down_in_pool);
+
     set(&["supersededChangesLost"]);
     client.put(&a, &pool_document("a", &["node", "added"])).await;
     client.put_to_end(&b, &pool_document("b", &["node", "other"])).await;
