@@ -52,7 +52,8 @@ fn resources(is_of_interfaces: bool) -> Vec<Value> {
             {"name": "b", "properties": {"ipAddress": "10.0.0.5"}}]),
     };
     let pools = ["one", "two"].map(|pool| {
-        json!({"name": pool, "properties": {"drainPeriodInSeconds": 30, "loadBalancerBackendAddresses": addresses(pool)}})
+        json!({"name": pool, "properties": {"drainPeriodInSeconds": 30, "virtualNetwork": {"id": "nodes"},
+            "loadBalancerBackendAddresses": addresses(pool)}})
     });
     let load_balancer = json!({"id": LOAD_BALANCER, "location": "westeurope", "sku": {"name": "Standard"},
         "properties": {"backendAddressPools": pools}});

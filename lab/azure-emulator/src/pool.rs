@@ -40,7 +40,8 @@ pub(super) enum PoolSource {
 /// Normalizes a pool that a client sent.
 ///
 /// # Errors
-/// 400 for a wrong type, an unknown admin state, or a change of a NIC-based pool's members.
+/// 400 for a wrong type, an unknown admin state, a change of a NIC-based pool's members, or an address whose virtual network is nowhere or
+/// at both levels.
 pub(super) fn normalize(
     pool: &mut Object,
     id: &str,
@@ -61,6 +62,7 @@ pub(super) fn normalize(
         .get("syncMode")
         .and_then(Value::as_str)
         .is_some_and(|mode| same_name(mode, "Automatic"));
+    let has_network = names_resource(properties, "virtualNetwork");
     let is_absent = given.is_none();
     let mut list = given.unwrap_or_default();
     let mut names = BTreeSet::new();
@@ -92,6 +94,7 @@ pub(super) fn normalize(
             // Reported: pools that Azure synchronizes with a scale set refuse addresses.
             return Err(malformed(id, "a pool with syncMode Automatic takes no addresses"));
         }
+        check_networks(id, has_network, &list)?;
         // A seed may have a member without its interface; then only the pool has the configuration.
         for address in &mut list {
             let from = name_of(address).and_then(|name| nic_members.get(&name.to_lowercase()));
@@ -108,6 +111,30 @@ pub(super) fn normalize(
         properties.insert(ADDRESSES.into(), list.into());
     }
     Ok(())
+}
+
+/// Reported: an address is in the virtual network of its pool or in one of its own, which a subnet names, too. Guess: code and wording.
+fn check_networks(pool: &str, has_network: bool, addresses: &[Value]) -> Result<(), ErrorResponse> {
+    for properties in addresses.iter().filter_map(|address| address["properties"].as_object()) {
+        let has_own = names_resource(properties, "virtualNetwork");
+        let what = match (has_network, has_own) {
+            (true, true) => "the pool and an address of it both have a virtual network",
+            (false, false) if !names_resource(properties, "subnet") => {
+                "neither the pool nor an address of it has a virtual network"
+            }
+            _ => continue,
+        };
+        if properties.get("ipAddress").is_some_and(Value::is_string) {
+            return Err(malformed(pool, what));
+        }
+    }
+    Ok(())
+}
+
+/// Whether this field of a pool or an address has the id of another resource.
+fn names_resource(properties: &Object, field: &str) -> bool {
+    let id = properties.get(field).and_then(|reference| reference.get("id"));
+    id.and_then(Value::as_str).is_some_and(|id| !id.is_empty())
 }
 
 /// Normalizes one address and returns its name.

@@ -153,7 +153,11 @@ impl Seed {
 pub fn probed_load_balancer(group: &str, name: &str, pools: &[(&str, Value)]) -> Value {
     let id = format!("{group}/providers/Microsoft.Network/loadBalancers/{name}");
     let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
-    let pool = |(name, addresses): &(&str, Value)| json!({"name": name, "properties": {"drainPeriodInSeconds": 30, "loadBalancerBackendAddresses": addresses}});
+    let network = format!("{group}/providers/Microsoft.Network/virtualNetworks/nodes");
+    let pool = |(name, addresses): &(&str, Value)| {
+        json!({"name": name, "properties": {
+            "drainPeriodInSeconds": 30, "virtualNetwork": {"id": network}, "loadBalancerBackendAddresses": addresses}})
+    };
     // Rules of one load balancer need ports of their own.
     let rules = (80..).zip(pools).map(|(port, (pool, _))| {
         json!({"name": format!("{pool}-rule"), "properties": {

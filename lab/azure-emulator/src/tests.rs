@@ -231,6 +231,7 @@ pub(super) fn load_balancer(name: &str, pools: &[(&str, &[&str])]) -> Value {
 pub(super) fn pool_document(name: &str, nodes: &[&str]) -> Value {
     let address = |(number, node): (usize, &&str)| json!({"name": node, "properties": {"ipAddress": format!("10.0.0.{}", number + 1)}});
     json!({"name": name, "properties": {
+        "virtualNetwork": {"id": format!("{GROUP}/providers/Microsoft.Network/virtualNetworks/nodes")},
         "loadBalancerBackendAddresses": nodes.iter().enumerate().map(address).collect::<Vec<_>>()}})
 }
 

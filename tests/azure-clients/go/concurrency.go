@@ -20,6 +20,7 @@ var concurrency = []step{
 
 func aLargePool(w *world) {
 	pool := w.pool(web, "nodes-ipv6")
+	pool.Properties.VirtualNetwork = pool.Properties.LoadBalancerBackendAddresses[0].Properties.VirtualNetwork
 	pool.Properties.LoadBalancerBackendAddresses = nil
 	for number := range maxAddresses {
 		address := &armnetwork.LoadBalancerBackendAddress{

@@ -307,13 +307,16 @@ async fn faults_of_azure(cluster: &Cluster) {
         seed["resources"].as_array_mut().unwrap().push(network);
         seed["authorization"] = json!({"permissions": [{"scope": GROUP, "actions": ["*"], "notActions": []}]});
     };
+    let is_not_named = |seed: &mut Value| {
+        seed["resources"][0]["properties"]["backendAddressPools"][0]["properties"]["virtualNetwork"] = Value::Null;
+    };
     for (change, fault) in [
         (
             &is_named as &dyn Fn(&mut Value),
             Fault::failure("azure-role", "virtualNetworks/joinLoadBalancer/action"),
         ),
         (
-            &|_: &mut Value| (),
+            &is_not_named,
             Fault::warning("azure-role", "the virtual network of the nodes is not known"),
         ),
     ] {

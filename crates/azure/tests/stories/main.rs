@@ -249,6 +249,7 @@ fn load_balancer(name: &str, nodes: usize) -> Value {
     };
     let pool = |name: &str, nodes: usize| {
         json!({"name": name, "futurePool": name, "properties": {"drainPeriodInSeconds": 30, "futureInside": {"x": 1.5},
+            "virtualNetwork": {"id": format!("{GROUP}/providers/Microsoft.Network/virtualNetworks/nodes")},
             "loadBalancerBackendAddresses": (1..=nodes).map(address).collect::<Vec<_>>()}})
     };
     json!({

@@ -1,7 +1,8 @@
 //! Brings the members of a pool's document to those that it is to have.
 //!
-//! Invariants: foreign entries and fields that are not known here stay as they were read; an entry that stays keeps its
-//! admin state; entry names are unique in the pool; without a change the document is not touched, and then no PUT is due.
+//! Invariants: foreign entries and fields that are not known here stay as they were read, but for the virtual network, which
+//! moves to the pool where members are added; an entry that stays keeps its admin state; entry names are unique in the pool;
+//! without a change the document is not touched, and then no PUT is due.
 //! Changes of admin states in the same document, and the PUT itself with its `If-Match`, are the writer's.
 //!
 //! Source: cloud-provider-azure `RemoveNodeIPAddressesFromBackendPool`, `AddNodeIPAddressesToBackendPool`; entry names
@@ -25,7 +26,7 @@ pub struct MemberEdit<'a> {
     pub desired: &'a DesiredMembers,
     /// Distinguishes the entries of Nodes from foreign ones.
     pub nodes: &'a NodeIndex,
-    /// The id of the cluster's virtual network, for a pool that has none.
+    /// The id of the cluster's virtual network, for a pool that has none, and no entry with one.
     pub virtual_network: Option<&'a str>,
 }
 
@@ -61,8 +62,8 @@ impl Merged {
 
 /// Applies the edit to a pool's document as it was read.
 pub fn merge(document: &mut Value, edit: &MemberEdit<'_>) -> Merged {
-    let difference = match checked_difference(document, edit) {
-        Ok(difference) => difference,
+    let (difference, network) = match checked_difference(document, edit) {
+        Ok(checked) => checked,
         Err(reason) => {
             return Merged {
                 rejected: Some(reason),
@@ -74,7 +75,7 @@ pub fn merge(document: &mut Value, edit: &MemberEdit<'_>) -> Merged {
     let added = if difference.add.is_empty() {
         Vec::new()
     } else {
-        add(document, &difference.add, edit)
+        add(document, &difference.add, network.as_deref())
     };
     Merged {
         added,
@@ -83,8 +84,11 @@ pub fn merge(document: &mut Value, edit: &MemberEdit<'_>) -> Merged {
     }
 }
 
-/// The difference, where it can be carried out.
-fn checked_difference(document: &Value, edit: &MemberEdit<'_>) -> Result<MemberDifference, MemberRejection> {
+/// The difference, where it can be carried out, and the id of the virtual network that the pool gets with new members; `None` if it has one.
+fn checked_difference(
+    document: &Value,
+    edit: &MemberEdit<'_>,
+) -> Result<(MemberDifference, Option<String>), MemberRejection> {
     let properties = match document {
         Value::Object(pool) => pool.get("properties").unwrap_or(&Value::Null),
         _ => return Err(MemberRejection::Malformed("document")),
@@ -101,15 +105,37 @@ fn checked_difference(document: &Value, edit: &MemberEdit<'_>) -> Result<MemberD
     if !network.is_object() && !network.is_null() {
         return Err(MemberRejection::Malformed("virtualNetwork"));
     }
-    if !difference.add.is_empty() && !has_virtual_network(properties) && edit.virtual_network.is_none() {
+    if network_id(properties).is_some() {
+        return Ok((difference, None));
+    }
+    let addresses = addresses.as_array().into_iter().flatten();
+    let mut networks = addresses.filter_map(|entry| network_id(entry.get("properties")?));
+    let network = networks.next().or(edit.virtual_network);
+    if !difference.add.is_empty() && network.is_none() {
         return Err(MemberRejection::NoVirtualNetwork);
     }
-    Ok(difference)
+    Ok((difference, network.map(str::to_owned)))
 }
 
-fn has_virtual_network(properties: &Value) -> bool {
+/// The id of the virtual network that a pool or an entry names.
+fn network_id(properties: &Value) -> Option<&str> {
     let id = properties.pointer("/virtualNetwork/id").and_then(Value::as_str);
-    id.is_some_and(|id| !id.is_empty())
+    id.filter(|id| !id.is_empty())
+}
+
+/// Sets the virtual network of a pool, and removes those of its entries, as cloud-provider-azure does: ARM refuses both.
+fn set_network(properties: &mut Map<String, Value>, id: &str) {
+    let entries = properties.get_mut(ADDRESSES).and_then(Value::as_array_mut);
+    for entry in entries.into_iter().flatten() {
+        if let Some(own) = entry.get_mut("properties").filter(|own| network_id(own).is_some())
+            && let Some(own) = own.as_object_mut()
+        {
+            own.remove("virtualNetwork");
+        }
+    }
+    if let Some(network) = object_at(properties, "virtualNetwork") {
+        network.insert("id".to_owned(), id.into());
+    }
 }
 
 /// The entries of a pool's document, in their order.
@@ -169,8 +195,8 @@ fn remove(document: &mut Value, places: &BTreeSet<usize>) -> Vec<IpAddr> {
     addresses
 }
 
-/// Appends an entry for each member, and sets the virtual network where the pool has none.
-fn add(document: &mut Value, members: &[DesiredMember], edit: &MemberEdit<'_>) -> Vec<AddedMember> {
+/// Appends an entry for each member, and sets this virtual network if there is one.
+fn add(document: &mut Value, members: &[DesiredMember], network: Option<&str>) -> Vec<AddedMember> {
     let mut names: HashSet<String> = entries(document)
         .filter_map(|entry| entry.name.map(str::to_ascii_lowercase))
         .collect();
@@ -185,10 +211,8 @@ fn add(document: &mut Value, members: &[DesiredMember], edit: &MemberEdit<'_>) -
     let Some(properties) = document.as_object_mut().and_then(|pool| object_at(pool, "properties")) else {
         return Vec::new();
     };
-    if let (Some(id), Some(network)) = (edit.virtual_network, object_at(properties, "virtualNetwork"))
-        && network.get("id").and_then(Value::as_str).is_none_or(str::is_empty)
-    {
-        network.insert("id".to_owned(), id.into());
+    if let Some(id) = network {
+        set_network(properties, id);
     }
     let addresses = properties.entry(ADDRESSES).or_insert(Value::Null);
     if addresses.is_null() {

@@ -78,7 +78,7 @@ impl Story {
 
     /// Another writer sets every entry to `None`.
     async fn reset_admin_states(&self) {
-        let document = json!({"properties": {"loadBalancerBackendAddresses": entries(1..=3, false)}});
+        let document = json!({"properties": {"virtualNetwork": {"id": "nodes"}, "loadBalancerBackendAddresses": entries(1..=3, false)}});
         let path = pool_path("kubernetes", POOL);
         assert!(self.world.put(&path, &document, None).await.status().is_success());
         sleep(SECOND / 10).await;

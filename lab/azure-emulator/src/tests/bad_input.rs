@@ -33,6 +33,8 @@ POOL {"properties": {"loadBalancerBackendAddresses": [{"name": "n", "properties"
 POOL {"properties": {"loadBalancerBackendAddresses": [{"name": "n", "properties": {"ipAddress": "x"}}]}} → InvalidRequestFormat
 POOL {"properties": {"loadBalancerBackendAddresses": [{"name": "n", "properties": {"adminState": "Drain"}}]}} → InvalidRequestFormat
 POOL {"properties": {"loadBalancerBackendAddresses": [{"name": "n", "properties": {"adminState": 1}}]}} → InvalidRequestFormat
+POOL {"properties": {"loadBalancerBackendAddresses": [{"name": "n", "properties": {"ipAddress": "10.0.0.1"}}]}} → InvalidRequestFormat
+POOL {"properties": {"virtualNetwork": {"id": "v"}, "loadBalancerBackendAddresses": [{"name": "n", "properties": {"ipAddress": "10.0.0.1", "virtualNetwork": {"id": "v"}}}]}} → InvalidRequestFormat
 POOL {"properties": {"loadBalancerBackendAddresses": [{"name": "LONG", "properties": {}}]}} → InvalidResourceName
 LB/backendAddressPools/LONG {} → InvalidResourceName
 GROUP/providers/Microsoft.Network/loadBalancers/LONG {} → InvalidResourceName

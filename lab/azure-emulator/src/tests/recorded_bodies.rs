@@ -27,6 +27,7 @@ async fn an_ip_based_pool_is_shown_as_recorded() {
                     "type": "Microsoft.Network/loadBalancers/backendAddressPools/loadBalancerBackendAddresses",
                 }],
                 "loadBalancingRules": [{"id": format!("{}/loadBalancingRules/http", lb1())}],
+                "virtualNetwork": {"id": format!("{GROUP}/providers/Microsoft.Network/virtualNetworks/nodes")},
             },
             "type": "Microsoft.Network/loadBalancers/backendAddressPools",
         })

@@ -95,6 +95,33 @@ fn the_virtual_network_is_ensured_where_members_are_added() {
 }
 
 #[test]
+fn the_virtual_network_of_entries_becomes_the_pools_where_members_are_added() {
+    let nodes = fixtures::nodes(4);
+    let desired: DesiredMembers = [member("10.0.0.1", "n1", false)].into_iter().collect();
+    let with_network = |name: &str, address: &str| json!({"name": name, "properties": {"ipAddress": address, "virtualNetwork": {"id": "own"}}});
+    for (before, after) in [
+        // One that stays, and one that leaves.
+        (with_network("vm", "10.9.9.9"), vec![entry("vm", "10.9.9.9")]),
+        (with_network("n2", "10.0.0.2"), vec![]),
+    ] {
+        for virtual_network in [None, Some(NETWORK)] {
+            let edit = MemberEdit {
+                desired: &desired,
+                nodes: &nodes,
+                virtual_network,
+            };
+            let mut document = json!({"properties": {ADDRESSES: [before]}});
+            assert!(merge(&mut document, &edit).is_changed());
+            let addresses = [after.clone(), vec![entry("n1", "10.0.0.1")]].concat();
+            assert_eq!(
+                document,
+                json!({"properties": {"virtualNetwork": {"id": "own"}, ADDRESSES: addresses}})
+            );
+        }
+    }
+}
+
+#[test]
 fn a_pool_can_become_empty() {
     let mut document = pool(&[entry("n1", "10.0.0.1"), entry("N2", "10.0.0.2")]);
     let result = merged(&mut document, &[]);

@@ -104,24 +104,45 @@ async fn update_counts_although_the_lease_cannot_be_released() {
 
 #[tokio::test(start_paused = true)]
 async fn pool_without_a_virtual_network_gets_the_clusters() {
-    let cluster = settled().await;
-    assert!(cluster.pool("kubernetes", "default-web").await["properties"]["virtualNetwork"].is_null());
-    cluster.set_slice("web", "web-1", &[2]).await;
-    cluster.tick().await;
-    let pool = cluster.pool("kubernetes", "default-web").await;
-    let network = several_load_balancers().virtual_network.unwrap();
-    assert_eq!(pool["properties"]["virtualNetwork"]["id"], *network);
-    // Without one in azure.json, ARM would reject the pool.
-    let options = Options {
-        target: LocalPoolsTarget {
-            virtual_network: None,
-            ..several_load_balancers()
-        },
-        ..Options::default()
+    let foreign = |network: &Value| {
+        let properties = json!({"ipAddress": "10.9.9.9", "virtualNetwork": network});
+        json!([{"name": "vm", "properties": properties}])
     };
-    let cluster = LocalCluster::with_web(options, &[2]).await;
-    sleep(3 * INTERVAL).await;
-    assert_eq!((cluster.puts(), cluster.events("web").await), (0, [0, 0, 1]));
+    let clusters = several_load_balancers().virtual_network;
+    let own = json!({"id": "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/own"});
+    // Where neither azure.json nor an entry names one, ARM would reject the pool.
+    for (entries, in_azure_json, expected) in [
+        (json!([]), clusters.clone(), clusters.as_deref()),
+        (json!([]), None, None),
+        (foreign(&own), clusters.clone(), own["id"].as_str()),
+        (foreign(&own), None, own["id"].as_str()),
+    ] {
+        let mut load_balancer = load_balancer("kubernetes", &[("default-web", entries)]);
+        let pool = &mut load_balancer["properties"]["backendAddressPools"][0]["properties"];
+        pool.as_object_mut().unwrap().remove("virtualNetwork");
+        let options = Options {
+            load_balancers: vec![load_balancer],
+            target: LocalPoolsTarget {
+                virtual_network: in_azure_json,
+                ..several_load_balancers()
+            },
+            ..Options::default()
+        };
+        let cluster = LocalCluster::with_web(options, &[2]).await;
+        sleep(3 * INTERVAL).await;
+        let pool = cluster.pool("kubernetes", "default-web").await;
+        assert_eq!(pool["properties"]["virtualNetwork"]["id"].as_str(), expected);
+        let (puts, events) = if expected.is_some() {
+            (1, [1, 0, 0])
+        } else {
+            (0, [0, 0, 1])
+        };
+        assert_eq!(
+            (cluster.puts(), cluster.events("web").await),
+            (puts, events),
+            "{expected:?}"
+        );
+    }
 }
 
 /// The members of a pool's document: name and address.

@@ -23,7 +23,8 @@ async fn stale_slices_are_not_enforced_against_another_writer() {
     let puts = cluster.puts();
     // The leader does not see this move; cloud-controller-manager does.
     cluster.set_slice("web", "web-1", &[2]).await;
-    let pool = json!({"properties": {"loadBalancerBackendAddresses": entries([2], false)}});
+    let pool =
+        json!({"properties": {"virtualNetwork": {"id": "nodes"}, "loadBalancerBackendAddresses": entries([2], false)}});
     let path = pool_path("kubernetes", "default-web");
     assert!(cluster.put(&path, &pool, None).await.status().is_success());
     sleep(20 * MINUTE).await;
