@@ -1,7 +1,7 @@
 //! Requests about one resource: read, write, patch, delete. Authentication, throttling and faults come before; see
 //! `state.rs`. `lists.rs` has the requests about several resources.
 
-use axum::http::header::HeaderName;
+use axum::http::header::{HeaderName, RETRY_AFTER};
 use axum::http::{Method, StatusCode};
 use serde_json::Value;
 use uuid::Uuid;
@@ -180,13 +180,23 @@ impl Arm<'_> {
         let status = if created { StatusCode::CREATED } else { StatusCode::OK };
         let url = self.operation_url(request, operation, version, false);
         // Recorded: no ETag and no Location in the answer to a PUT.
-        Ok(JsonResponse {
+        let response = JsonResponse {
             status,
             headers: Vec::new(),
             body: shown.body,
+        };
+        let response = response
+            .header(ASYNC_OPERATION, &url)
+            .header(ASYNC_NOTIFICATION, "Enabled");
+        Ok(self.with_retry_after(response, operation))
+    }
+
+    /// Inferred: Azure sends `Retry-After` while an operation is in progress; without it clients wait for half a minute.
+    fn with_retry_after(&self, response: JsonResponse, operation: Uuid) -> JsonResponse {
+        if self.store.operations.in_progress(operation).is_none() {
+            return response;
         }
-        .header(ASYNC_OPERATION, &url)
-        .header(ASYNC_NOTIFICATION, "Enabled"))
+        response.header(RETRY_AFTER, &self.settings.poll_retry_after.to_string())
     }
 
     fn patch(&mut self, request: &ArmRequest<'_>, id: &ResourceId) -> ArmResult {
@@ -248,16 +258,13 @@ impl Arm<'_> {
         let response = JsonResponse::empty(StatusCode::ACCEPTED)
             .header(ASYNC_OPERATION, &self.operation_url(request, operation, version, false))
             .header(ASYNC_NOTIFICATION, "Enabled");
-        Ok(response.location(&self.operation_url(request, operation, version, true)))
+        let response = response.location(&self.operation_url(request, operation, version, true));
+        Ok(self.with_retry_after(response, operation))
     }
 
     fn operation(&self, request: &ArmRequest<'_>, id: &str, results: bool) -> ArmResult {
         let operation = self.store.operations.find(id, request.query, request.now.mono)?;
-        // Inferred: Azure sends Retry-After; without it clients wait for half a minute.
-        let with_retry_after = |response: JsonResponse| {
-            let seconds = self.settings.poll_retry_after;
-            response.header(axum::http::header::RETRY_AFTER, &seconds.to_string())
-        };
+        let with_retry_after = |response| self.with_retry_after(response, operation.id);
         Ok(match (&operation.status, results) {
             (Status::InProgress, false) => with_retry_after(JsonResponse::new(StatusCode::OK, operation.status.body())),
             (Status::InProgress, true) => {

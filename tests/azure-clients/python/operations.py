@@ -20,8 +20,9 @@ def an_operation_is_polled_until_it_ends(world: World) -> None:
     poller = down(world, "node-1")
     answer = world.wire.last("PUT")
     same(answer.status_code, 200, "the status of the PUT")
-    for header in ("Location", "ETag", "Retry-After"):
+    for header in ("Location", "ETag"):
         assert header not in answer.headers, f"a PUT is answered without {header}"
+    same(answer.headers.get("Retry-After"), "1", "the Retry-After of the PUT")
     accepted = answer.json()
     same(accepted["properties"]["provisioningState"], "Updating", "the state when accepted")
     for entry in accepted["properties"]["loadBalancerBackendAddresses"]:

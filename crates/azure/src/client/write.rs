@@ -154,10 +154,13 @@ impl ArmClient {
         } else {
             Completion::Resource
         };
+        // Microsoft's Python client does not wait at all for the `Retry-After` of a PUT. Each further pool of the load balancer would wait
+        // for all of it, however short the operation is.
+        let latest = self.clock.now().mono + FREQUENT_POLL_INTERVAL;
         WriteOperation {
             pool,
             completion,
-            poll_at: self.next_poll(response, MIN_POLL_INTERVAL),
+            poll_at: self.next_poll(response, MIN_POLL_INTERVAL).min(latest),
         }
     }
 

@@ -59,7 +59,7 @@ async fn attempts_are_counted_under_the_callers_labels() {
     arm.get_pool(&pool.id, soon()).await.unwrap();
     let durations = [
         ("get_backend_pool", "7"),
-        ("get_operation", "3"),
+        ("get_operation", "2"),
         ("update_backend_pool", "2"),
     ];
     let errors = [

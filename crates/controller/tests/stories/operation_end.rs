@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DRAINING, TestCluster};
-use super::world::{ENFORCE, SECOND, two_load_balancers};
+use super::world::{ENFORCE, SECOND, dual_stack, two_load_balancers};
 
 fn answer(status: u16, code: &str) -> Value {
     json!({"answer": {"status": status, "body": {"error": {"code": code, "message": "m"}}}})
@@ -12,6 +12,16 @@ fn answer(status: u16, code: &str) -> Value {
 
 fn is_down(cluster: &TestCluster) -> bool {
     cluster.down().values().all(|down| down.contains("node-2"))
+}
+
+/// ARM asks for 10 s between polls, and its operations take less than one.
+#[tokio::test(start_paused = true)]
+async fn the_second_pool_does_not_wait_for_the_retry_after_of_the_first() {
+    let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+    cluster.configure(&json!({"operationDelay": "900ms", "pollRetryAfter": 10}));
+    cluster.taint(2, &[DRAINING]);
+    let took = cluster.until_down(&["node-2"]).await;
+    assert!(took < 3 * SECOND, "{took:?}; it was 10 s");
 }
 
 /// ARM works on the write for 20 s, and says nothing about it that can be used.

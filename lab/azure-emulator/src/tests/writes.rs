@@ -177,6 +177,7 @@ async fn an_operation_ends_after_its_delay_and_can_be_polled_for_a_day() {
     let client = client();
     let written = client.put(&lb1_pool("a"), &pool_document("a", &["n1"])).await;
     let url = written.header("azure-asyncoperation").unwrap().to_owned();
+    assert_eq!(written.header("retry-after"), Some("1"));
     for (state, status, retry_after) in [("Updating", "InProgress", Some("1")), ("Succeeded", "Succeeded", None)] {
         sleep(DELAY / 2).await;
         assert_eq!(client.state(&lb1()).await, state);
