@@ -250,8 +250,8 @@ fn a_terminating_pod_behind_local_is_used_or_not() {
     assert!(event(&with, Event::Healthz503).is_some());
 }
 
-/// A node whose admin state is `Down` from 1.5 s on, with these rules for established flows.
-fn record_admin_down(drain_rules: DrainRules) -> Recording {
+/// So many nodes whose admin state is `Down` from 1.5 s on, with these rules for established flows.
+fn record_admin_down(downs: usize, drain_rules: DrainRules) -> Recording {
     let timeline = Timeline {
         steps: Vec::new(),
         end: millis(2500),
@@ -267,7 +267,7 @@ fn record_admin_down(drain_rules: DrainRules) -> Recording {
             let mut control_plane = ControlPlane::None(states.clone());
             let setter = async {
                 tokio::time::sleep(millis(1500)).await;
-                states.send_replace(vec![AdminState::Down, AdminState::None, AdminState::None]);
+                states.send_modify(|states| states[..downs].fill(AdminState::Down));
                 std::future::pending::<()>().await;
             };
             let run = run_settings();
@@ -282,7 +282,7 @@ fn record_admin_down(drain_rules: DrainRules) -> Recording {
 #[test]
 #[ignore = "needs network namespaces"]
 fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
-    let recording = record_admin_down(DrainRules::of(Provider::Azure));
+    let recording = record_admin_down(1, DrainRules::of(Provider::Azure));
     assert!(event(&recording, Event::OutOfRotation).is_some());
     assert!(event(&recording, Event::ProbeDown).is_none());
     assert_eq!(attempts(&recording, 0, 2500).0, 0);
@@ -291,14 +291,25 @@ fn admin_state_down_takes_a_node_out_without_its_probe_and_keeps_connections() {
 
 #[test]
 #[ignore = "needs network namespaces"]
+fn connections_survive_that_all_nodes_are_down() {
+    let recording = record_admin_down(NODES, DrainRules::of(Provider::Azure));
+    let (failed, begun) = attempts(&recording, 2000, 2400);
+    assert!(begun > 0 && failed == begun, "{failed} of {begun}");
+    let held = &recording.observations.held;
+    assert!(held.iter().all(|held| held.lost.is_none()), "{held:?}");
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
 fn admin_state_down_resets_connections_of_its_node_where_a_rule_says_so() {
-    let recording = record_admin_down(DrainRules {
+    let drain_rules = DrainRules {
         admin_down: Some(Ending {
             after: Duration::ZERO,
             how: FlowEnd::Reset,
         }),
         ..DrainRules::of(Provider::Azure)
-    });
+    };
+    let recording = record_admin_down(1, drain_rules);
     let out = recording.start + millis(u64::try_from(event(&recording, Event::OutOfRotation).unwrap()).unwrap());
     let is_through = |held: &&Held| held.through == 0 && held.opened < out;
     let through: Vec<_> = recording.observations.held.iter().filter(is_through).collect();

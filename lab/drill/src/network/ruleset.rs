@@ -2,6 +2,8 @@
 //!
 //! All NAT happens for the first packet of a flow only; conntrack keeps the mapping of established flows whatever the
 //! rules say afterwards. That is how a pass-through load balancer and kube-proxy treat established TCP flows too.
+//! The kernel tracks flows only while a rule needs it. So one rule always asks for a flow's state: without a backend in rotation, none of NAT
+//! does.
 //!
 //! No rule looks anything up in a map: a packet that meets the rules while they are replaced has the old ones to their end,
 //! but finds a map of theirs already empty, and is dropped.
@@ -24,6 +26,7 @@ pub fn load_balancer() -> String {
   }}
   chain input {{
     type filter hook input priority filter; policy accept;
+    ip daddr {FRONTEND} ct state new drop
     ip daddr {FRONTEND} drop
   }}
   chain forward {{
