@@ -65,7 +65,8 @@ impl World {
         properties["backendAddressPools"]
             .as_array_mut()
             .unwrap()
-            .push(json!({"name": "outbound", "properties": {"loadBalancerBackendAddresses": entries(false)}}));
+            .push(json!({"name": "outbound", "properties": {
+                "virtualNetwork": {"id": "nodes"}, "loadBalancerBackendAddresses": entries(false)}}));
         let strangers = probed_load_balancer(GROUP, "unrelated", &[("kubernetes", entries(false))]);
         let seed = directory.join("seed.json");
         std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
