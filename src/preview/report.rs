@@ -7,11 +7,9 @@ use headgate_core::node::Node;
 use headgate_maintenance::api::{BlockerReason, DrainPlanEntry, NodeMaintenance, PodType};
 use headgate_maintenance::evacuation::annotations::parse_evacuators;
 use headgate_maintenance::plan::blockers::blocker;
-use headgate_maintenance::plan::concurrency::maintenances;
 use headgate_maintenance::plan::phase::{Maintenance, Phase};
 use headgate_maintenance::snapshot::{BudgetFacts, PodFacts};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Serialize;
 
 use super::snapshot::PreviewSnapshot;
@@ -199,7 +197,7 @@ impl Preview {
             .iter()
             .filter(|node| maintenance.nodes.contains(&node.name))
             .collect();
-        let waiting_for_room = waiting_for_room(snapshot);
+        let waiting_for_room = snapshot.waiting_for_room();
         let mut preview = Self {
             taken_at: snapshot.now,
             maintenance: snapshot.maintenance.clone(),
@@ -224,7 +222,7 @@ impl Preview {
                 preview.admin_state_mode = Some(report.mode);
                 preview.azure_error.clone_from(&report.azure_error);
                 preview.unattributed.clone_from(&report.unattributed);
-                preview.pools = pools(report, &maintenance.nodes, snapshot);
+                preview.pools = pools(report, &maintenance.nodes, &waiting_for_room, snapshot);
             }
             Err(error) => preview.azure_error = Some(error.clone()),
         }
@@ -238,20 +236,6 @@ impl Preview {
     pub(crate) fn sort_nodes_by(&mut self, field: &str) -> anyhow::Result<()> {
         sort_by_field(&mut self.nodes, field, ".name, .pods, .ready or .cordoned")
     }
-}
-
-/// The nodes that would wait for room: the maintenance is the newest one.
-fn waiting_for_room(snapshot: &PreviewSnapshot) -> BTreeSet<String> {
-    let mut new = snapshot.maintenance.clone();
-    new.metadata.creation_timestamp = Some(Time(snapshot.now));
-    let is_other = |one: &&NodeMaintenance| one.metadata.name != new.metadata.name;
-    let mut all: Vec<_> = snapshot.maintenances.iter().filter(is_other).cloned().collect();
-    all.push(new.clone());
-    let all = maintenances(&all, &snapshot.nodes, Some(snapshot.max_concurrent_nodes));
-    let mut own = all
-        .into_iter()
-        .filter(|one| Some(one.name) == new.metadata.name.as_deref());
-    own.next().map(|own| own.waiting_for_room).unwrap_or_default()
 }
 
 fn node_row(node: &Node, pods: &[&PodFacts], waiting_for_room: &BTreeSet<String>) -> PreviewNodeRow {
@@ -335,7 +319,12 @@ fn budgets(budgets: &[BudgetFacts], leaving: &[&PodFacts]) -> Vec<BudgetRow> {
 }
 
 /// The pools with entries of these nodes, by load balancer and name.
-fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnapshot) -> Vec<PoolPreviewRow> {
+fn pools(
+    report: &StatusReport,
+    nodes: &BTreeSet<String>,
+    waiting_for_room: &BTreeSet<String>,
+    snapshot: &PreviewSnapshot,
+) -> Vec<PoolPreviewRow> {
     let is_enforcing = report.mode == AdminStateMode::Enforce.as_str();
     let mut rows = Vec::new();
     for load_balancer in report.load_balancers.iter().filter(|found| found.configured) {
@@ -368,7 +357,7 @@ fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnap
                 minimum_in_service: snapshot.minimum_in_service.rounded_up(pool.entries),
                 max_new_down: snapshot.max_new_down.rounded_down(pool.entries),
                 nodes: names.into_iter().collect(),
-                kept: kept_nodes(&kept),
+                kept: kept_nodes(&kept, waiting_for_room),
             });
         }
     }
@@ -376,12 +365,15 @@ fn pools(report: &StatusReport, nodes: &BTreeSet<String>, snapshot: &PreviewSnap
 }
 
 /// Nodes whose entries stay in service, by reason.
-fn kept_nodes(entries: &[(&NodeRow, &EntryRow)]) -> Vec<KeptNodesRow> {
+fn kept_nodes(entries: &[(&NodeRow, &EntryRow)], waiting_for_room: &BTreeSet<String>) -> Vec<KeptNodesRow> {
     let mut kept: BTreeMap<(bool, String), BTreeSet<String>> = BTreeMap::new();
     for (node, entry) in entries {
         let reason = match (&entry.held_reason, entry.admin_state, &node.excluded) {
             (Some(reason), ..) => reason.clone(),
             (None, Some("None"), Some(label)) => format!("the Node has the label {label}"),
+            (None, Some("None"), None) if waiting_for_room.contains(&node.name) => {
+                "maintenance.maxConcurrentNodes has no room for it now".to_owned()
+            }
             (None, Some("None"), None) => "by the given settings a maintenance is no signal for adminState".to_owned(),
             (None, state, _) => format!(
                 "the adminState is {}, which headgate leaves as it is",

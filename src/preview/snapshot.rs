@@ -1,6 +1,8 @@
 //! Reads what a preview needs: Nodes, `NodeMaintenance`s, `PodDisruptionBudget`s, the pods of the nodes that would be drained, and the
 //! load balancers as `status` reads them.
 
+use std::collections::BTreeSet;
+
 use anyhow::anyhow;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use headgate_controller::admin_state::ClusterTarget;
@@ -8,10 +10,12 @@ use headgate_core::node::{Node, NodeDetail, NodeObject, NodeReader};
 use headgate_core::settings::IntOrPercent;
 use headgate_kubernetes::Decoded;
 use headgate_maintenance::api::NodeMaintenance;
+use headgate_maintenance::plan::concurrency::maintenances;
 use headgate_maintenance::plan::phase::Maintenance;
 use headgate_maintenance::snapshot::{BudgetFacts, PodFacts, PodObject};
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -49,6 +53,22 @@ pub(crate) struct PreviewSnapshot {
     pub max_new_down: IntOrPercent,
     /// How many nodes may be under maintenance at once.
     pub max_concurrent_nodes: IntOrPercent,
+}
+
+impl PreviewSnapshot {
+    /// The nodes that would wait for room: the maintenance is the newest one.
+    pub(crate) fn waiting_for_room(&self) -> BTreeSet<String> {
+        let mut new = self.maintenance.clone();
+        new.metadata.creation_timestamp = Some(Time(self.now));
+        let is_other = |one: &&NodeMaintenance| one.metadata.name != new.metadata.name;
+        let mut all: Vec<_> = self.maintenances.iter().filter(is_other).cloned().collect();
+        all.push(new.clone());
+        let all = maintenances(&all, &self.nodes, Some(self.max_concurrent_nodes));
+        let mut own = all
+            .into_iter()
+            .filter(|one| Some(one.name) == new.metadata.name.as_deref());
+        own.next().map(|own| own.waiting_for_room).unwrap_or_default()
+    }
 }
 
 /// Takes a snapshot for the `NodeMaintenance` that a drain would create; `named` are the nodes on the command line. The rest is as for
@@ -90,22 +110,29 @@ pub(crate) async fn take_snapshot(
     };
     let (objects, report) = futures::join!(objects, status::take_snapshot(client, azure, settings));
     let (nodes, pods, budgets, maintenances) = objects?;
-    let load_balancers = report.map(|mut snapshot| {
-        snapshot.begin_maintenance(&Maintenance::new(&maintenance, &nodes).nodes, &settings.signals);
-        StatusReport::from_snapshot(&snapshot)
-    });
-    Ok(PreviewSnapshot {
+    let mut preview = PreviewSnapshot {
         now: Timestamp::now(),
         maintenance,
         maintenances,
         nodes,
         pods: pods.into_iter().flatten().map(PodFacts::from).collect(),
         budgets: budgets.iter().filter_map(BudgetFacts::read).collect(),
-        load_balancers: load_balancers.map_err(|failure| failure.error.to_string()),
+        load_balancers: Err(String::new()),
         minimum_in_service: settings.guard.minimum_in_service,
         max_new_down: settings.guard.max_new_down,
         max_concurrent_nodes: settings.maintenance.max_concurrent_nodes,
-    })
+    };
+    // The others get the signal later.
+    let selected = Maintenance::new(&preview.maintenance, &preview.nodes).nodes;
+    let begun = &selected - &preview.waiting_for_room();
+    preview.load_balancers = match report {
+        Ok(mut snapshot) => {
+            snapshot.begin_maintenance(&begun, &settings.signals);
+            Ok(StatusReport::from_snapshot(&snapshot))
+        }
+        Err(failure) => Err(failure.error.to_string()),
+    };
+    Ok(preview)
 }
 
 /// All objects of a kind that a field selector matches.

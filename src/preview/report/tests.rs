@@ -1,6 +1,7 @@
 use headgate_core::settings::IntOrPercent;
 use headgate_maintenance::drain_plan::{Labels, PodSelector};
 use headgate_test_kubernetes::assert_contains;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::*;

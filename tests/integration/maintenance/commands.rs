@@ -138,8 +138,11 @@ fn previews(headgate: &CommandLine, plan: &str) {
     let limited = headgate.done(&["plan", "node-1", "node-2", "--config", &settings]);
     assert_contains!(
         limited,
-        "maintenance.maxConcurrentNodes (50%) holds back 1 node: node-2. It waits until other nodes"
+        "maintenance.maxConcurrentNodes (50%) holds back 1 node: node-2. It waits until other nodes",
+        "keeps node-2 in service: maintenance.maxConcurrentNodes has no room for it now.",
+        "kubernetes      kubernetes   2         0      1         1"
     );
+    assert!(!limited.contains("too few others"), "{limited}");
     headgate.refused(&["plan", "node-1", "nowhere"], 1, &["there is no Node \"nowhere\""]);
     headgate.refused(&["plan"], 2, &[]);
 }
