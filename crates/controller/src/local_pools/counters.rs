@@ -13,7 +13,7 @@ pub struct Counters {
     pub failed: u64,
     /// Operations that were put back into the queue after a retriable failure.
     pub retried: u64,
-    /// Operations that were dropped quietly: the Service is gone or has moved, or the pool is gone.
+    /// Operations that were dropped quietly: the Service, its slices or the pool is gone, or the Service has moved.
     pub dropped: u64,
 }
 

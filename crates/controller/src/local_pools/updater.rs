@@ -241,7 +241,7 @@ impl Updater {
     }
 
     /// Gives the due operations of a load balancer the members that follow from what is known now. Others may have written newer ones than
-    /// those that were queued before the shared Lease was awaited.
+    /// those that were queued before the shared Lease was awaited. One whose slices are gone is dropped.
     pub fn refresh_due(&mut self, load_balancer: &str) {
         for pool in self.due_pools(load_balancer) {
             let Some(operation) = self.due.get_mut(&pool) else {
@@ -257,8 +257,9 @@ impl Updater {
                 operation.replace_members(selected.members);
                 self.queue.update_processed(operation);
             } else {
-                self.queue.remove_service(service);
+                self.queue.end_processing(operation);
                 self.due.remove(&pool);
+                self.counters.dropped += 1;
             }
         }
     }

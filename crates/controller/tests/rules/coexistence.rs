@@ -226,6 +226,19 @@ fn a_due_update_has_the_members_of_its_put() {
     world.updater.delete_slice(&name("default/web-1"));
     world.updater.refresh_due("LB");
     assert!(world.updater.due().is_empty(), "pools without slices stay as they are");
+    assert_eq!(world.updater.counters().dropped, 1);
+}
+
+#[test]
+fn slices_that_vanish_during_a_put_change_nothing_of_its_outcome() {
+    let mut world = world();
+    world.begin_tick();
+    let due = world.updater.take_due(&pool()).unwrap();
+    world.updater.delete_slice(&name("default/web-1"));
+    world.compare_all();
+    let settlement = world.updater.settle(due, &UpdateOutcome::Updated, world.now);
+    assert!(settlement.event.is_some());
+    assert_eq!((world.outcomes(), world.updater.counters().dropped), ((1, 0), 0));
 }
 
 #[test]
@@ -237,6 +250,13 @@ fn a_parked_update_never_joins() {
     assert!(!world.prepare_tick());
     world.updater.drain(world.now);
     assert!(world.updater.take_due(&pool()).is_none());
+    // Nor when its slices were gone for a while.
+    world.updater.delete_slice(&name("default/web-1"));
+    world.compare_all();
+    world.set_endpoints(&["n2"]);
+    assert!(!world.prepare_tick());
+    let operation = world.updater.queue().iter().next().unwrap();
+    assert_eq!((world.updater.queue().len(), operation.retry_count), (1, 1));
 }
 
 #[test]

@@ -259,6 +259,7 @@ impl World {
         self.updater.drain(self.now);
         let pools: Vec<_> = self.updater.due().keys().cloned().collect();
         for pool in pools {
+            self.updater.refresh_due(pool.load_balancer());
             if let Some(operation) = self.updater.take_due(&pool) {
                 let outcome = self.process(&pool, &operation.members);
                 let settlement = self.updater.settle(operation, &outcome, self.now);

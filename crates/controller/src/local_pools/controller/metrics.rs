@@ -60,7 +60,7 @@ impl Metrics {
             ),
             dropped: table.metric(
                 "headgate_local_pools_dropped",
-                "Updates of Local Services' pools that were dropped, because the Service or the pool is gone or the Service has moved",
+                "Updates of Local Services' pools that were dropped, because the Service, its slices or the pool is gone or the Service has moved",
             ),
             depth: table.metric(
                 "headgate_local_pools_queue_depth",

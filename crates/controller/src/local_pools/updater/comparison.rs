@@ -74,8 +74,7 @@ impl Updater {
             .index
             .select(&key.service, pool.family, self.settings.is_ready_required)
         else {
-            // What is queued follows from slices that are gone.
-            self.queue.remove_service(&key.service);
+            // What is queued is dropped once it is due, unless there are slices again.
             return;
         };
         let is_wanted = self.queue.is_pending(key)
