@@ -97,19 +97,14 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
             };
             listed = Some(listing.load_balancers.values().map(observe).collect());
         }
-        let stale = {
+        let stale = self.stale_resource();
+        {
             let mut updater = self.updater.lock();
-            let are_nodes_current = (self.apply_nodes)(&mut updater);
             if let Some(load_balancers) = listed {
                 updater.observe(load_balancers);
             }
             updater.begin_tick(Instant::now());
-            if are_nodes_current {
-                self.freshness.stale_resource(Instant::now())
-            } else {
-                Some("nodes")
-            }
-        };
+        }
         while self.updater.lock().compare_some(Instant::now(), SERVICES_AT_ONCE) {
             yield_now().await;
         }
@@ -135,6 +130,15 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
         is_eligible && stale.is_none()
     }
 
+    /// Gives the updater the present Nodes, and returns which resource was not confirmed for too long, if there is one.
+    fn stale_resource(&mut self) -> Option<&'static str> {
+        if (self.apply_nodes)(&mut self.updater.lock()) {
+            self.freshness.stale_resource(Instant::now())
+        } else {
+            Some("nodes")
+        }
+    }
+
     /// Makes what is eligible due, under the shared Lease.
     async fn tick(&mut self, span: &ReconcileSpan) {
         let deadline = Instant::now() + self.interval.min(MAX_LEASE_WAIT);
@@ -146,13 +150,10 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
                 return;
             }
         };
-        {
-            // The Lease may have been awaited for long.
-            let mut updater = self.updater.lock();
-            let are_nodes_current = (self.apply_nodes)(&mut updater);
-            if are_nodes_current && self.freshness.stale_resource(Instant::now()).is_none() {
-                updater.drain(Instant::now());
-            }
+        // The Lease may have been awaited for long.
+        match self.stale_resource() {
+            None => self.updater.lock().drain(Instant::now()),
+            Some(resource) => span.fail("Stale", &format_args!("{resource} not confirmed for too long")),
         }
         self.due.send_replace(());
         let all_taken = async {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_test_kubernetes::Fault;
+use headgate_test_kubernetes::{Fault, RecordedSpans};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -53,6 +53,34 @@ async fn members_wait_while_the_nodes_are_stale() {
     cluster.faults.set(Fault::None);
     sleep(2 * MINUTE).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_that_become_stale_while_a_tick_waits_for_the_lease_are_not_written() {
+    let (spans, _guard) = RecordedSpans::start();
+    let cluster = LocalCluster::start().await;
+    assert!(cluster.take_arm_lease().await);
+    cluster.set_slice("web", "web-1", &[2]).await;
+    // Every second interval a tick waits for the Lease. The slices were confirmed last in one of these.
+    cluster.tick().await;
+    cluster.set_slice("web", "web-1", &[3]).await;
+    sleep(SECOND).await;
+    cluster
+        .faults
+        .set_for(Fault::Status(403), |request| request.path.ends_with("/endpointslices"));
+    cluster.faults.cut_watches();
+    sleep(5 * MINUTE).await;
+    let began = spans.named("reconcile_local_pools").len();
+    cluster.release_arm_lease().await;
+    sleep(2 * INTERVAL).await;
+    assert_eq!(cluster.puts(), 0);
+    let ticks = spans.named("reconcile_local_pools");
+    assert_eq!(ticks.len(), began, "it waited already");
+    let tick = ticks.last().unwrap();
+    assert_eq!(
+        (tick.field("error.type"), tick.field("otel.status_description")),
+        ("Stale", "endpointslices not confirmed for too long")
+    );
 }
 
 #[tokio::test(start_paused = true)]
