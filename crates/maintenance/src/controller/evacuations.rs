@@ -73,6 +73,7 @@ struct Memory {
     /// The version that was worked on last. The same version is not worked on again before `repeat_at`.
     version: Option<String>,
     repeat_at: Option<Instant>,
+    worked_at: Option<Instant>,
     /// When its pod may be evicted, and because of what it waits.
     evict_at: Option<Instant>,
     waits_for_budget: bool,
@@ -199,15 +200,15 @@ impl EvacuationController {
         let maintenances = self.caches.maintenances.borrow_and_update();
         let maintenances = || maintenances.iter().flat_map(BTreeMap::values);
         let drained = drained_nodes(maintenances());
-        // When a node is expected to be gone, whether that is not long over, when it is announced, and whether its pods leave at once. All of a
-        // node share them.
+        // When a node is expected to be gone, also if that is long over and not; when it is announced; and whether its pods leave at once. All
+        // of a node share them.
         let mut deadlines = HashMap::new();
         let of_node = |node: &Arc<Node>| {
             let at = deadline::of_node(node, maintenances());
-            let is_pending = deadline::pending_for_node(node, maintenances(), now.wall).is_some();
+            let pending = deadline::pending_for_node(node, maintenances(), now.wall);
             let announced = deadline::announced_for_node(node, maintenances(), now.wall);
             let is_hurried = deadline::hurries(node, maintenances(), now.wall);
-            (at, is_pending, announced, is_hurried)
+            (at, pending, announced, is_hurried)
         };
         let budgets = self.caches.budgets.borrow_and_update();
         let uids: BTreeSet<_> = evacuations
@@ -224,18 +225,19 @@ impl EvacuationController {
             let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).copied();
             let node = pod.and_then(|pod| nodes.as_ref()?.get(&pod.node));
             let known = node.map(|node| *deadlines.entry(&node.name).or_insert_with(|| of_node(node)));
-            let (gone_at, is_pending, announced, is_hurried) = known.unwrap_or_default();
+            let (gone_at, pending, announced, is_hurried) = known.unwrap_or_default();
             let created = evacuation.metadata.creation_timestamp.as_ref();
-            let turns_end = pod
-                .zip(gone_at)
-                .zip(created)
-                .map(|((pod, at), created)| deadline::turns_end(created.0, pod.grace_period, at));
+            let turns_end = |gone_at: Option<Timestamp>| {
+                let (pod, created) = pod.zip(created)?;
+                Some(deadline::turns_end(created.0, pod.grace_period, gone_at?))
+            };
+            let (turns_end, hurries_at) = (turns_end(gone_at), turns_end(pending));
             let cut = pod.and_then(|pod| GracePeriodCut::of(pod, announced, now.wall));
             let of_daemon_set = pod.filter(|pod| pod.pod_type == PodType::DaemonSet);
             let deletion = of_daemon_set
                 .zip(node)
                 .and_then(|(pod, node)| deletion(evacuation, pod, node, is_hurried, &drained, cut, now.wall));
-            let step_at = memory.due_at(evacuation, pod, (turns_end, is_pending), budgets.as_ref(), now);
+            let step_at = memory.due_at(evacuation, pod, (turns_end, hurries_at), budgets.as_ref(), now);
             // A step comes first: what is deleted depends on its result.
             let deletion = deletion.filter(|_| step_at.is_none_or(|at| at > now.mono));
             let delete_at = deletion.as_ref().map(|_| memory.delete_at.unwrap_or(now.mono));
@@ -254,7 +256,7 @@ impl EvacuationController {
             }
         }
         // The latest of those that were worked on come last, so that however many are due again, each has its turn.
-        due.sort_by_cached_key(|due| self.memories.get(&uid_of(due)).and_then(|memory| memory.repeat_at));
+        due.sort_by_cached_key(|due| self.memories.get(&uid_of(due)).and_then(|memory| memory.worked_at));
         (due, wake_at)
     }
 
@@ -284,7 +286,7 @@ impl Memory {
         &mut self,
         evacuation: &Evacuation,
         pod: Option<&PodFacts>,
-        (turns_end, is_pending): (Option<Timestamp>, bool),
+        (turns_end, hurries_at): (Option<Timestamp>, Option<Timestamp>),
         budgets: Option<&BTreeMap<String, BudgetFacts>>,
         Moment { wall, mono: now }: Moment,
     ) -> Option<Instant> {
@@ -320,9 +322,8 @@ impl Memory {
                 });
                 let has_room = self.waits_for_budget && budgets.is_some_and(|all| have_room(all.values(), pod));
                 // Near a deadline there is no time for long pauses.
-                let hurries_at = turns_end
-                    .filter(|_| is_pending)
-                    .map(|end| now + Duration::try_from(end.duration_since(wall)).unwrap_or_default());
+                let hurries_at =
+                    hurries_at.map(|at| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default());
                 let earliest = self.last_eviction.map_or(now, |last| last + SHORTEST_PAUSE);
                 let sooner = hurries_at.into_iter().chain(has_room.then_some(now)).min();
                 Some(sooner.map_or(evict_at, |sooner| evict_at.min(sooner.max(earliest))))
@@ -336,7 +337,7 @@ impl Memory {
     /// Remembers what became of the Evacuation, whose pod a cache had or not.
     fn apply(&mut self, evacuation: &Evacuation, is_cached: bool, worked: Worked, now: Instant) {
         self.version = evacuation.resource_version();
-        self.repeat_at = Some(now + REPEAT_INTERVAL);
+        (self.repeat_at, self.worked_at) = (Some(now + REPEAT_INTERVAL), Some(now));
         self.failure = None;
         match worked {
             Worked::Stepped => {}

@@ -34,6 +34,8 @@ pub struct GateInput<'a> {
     pub connections: Option<&'a str>,
     /// When the node will be gone, for a node with an eviction notice.
     pub deadline: Option<Timestamp>,
+    /// When it was first to be gone, if that is over, also for long.
+    pub overdue: Option<Timestamp>,
     /// The time of the decision, in whole seconds.
     pub now: Timestamp,
 }
@@ -192,7 +194,8 @@ impl Gate {
                 ..status
             },
             is_open: false,
-            is_late: input.now >= late_at(input, wait_start_time),
+            is_late: input.now >= late_at(input, wait_start_time)
+                || input.overdue.is_some_and(|at| at > wait_start_time),
             wake_at: times.filter(|at| *at > input.now).min(),
             waiting_for,
             opened_without: None,

@@ -41,6 +41,8 @@ pub(super) struct View<'a> {
     pub(super) starting_until: Option<Timestamp>,
     /// When nodes are gone, for those that have a deadline that is not long over.
     pub(super) deadlines: BTreeMap<&'a str, Timestamp>,
+    /// The first deadlines of nodes that are over, also for long.
+    overdue: BTreeMap<&'a str, Timestamp>,
     /// The nodes that all pods leave at once, because their deadline is near.
     pub(super) hurried: BTreeSet<&'a str>,
     /// The gate of each node of each maintenance in the `Drain` stage, by node and maintenance.
@@ -77,6 +79,12 @@ impl<'a> View<'a> {
                 Some((*name, at))
             })
             .collect();
+        let overdue = drained()
+            .filter_map(|(name, node)| {
+                let at = deadline::of_node(node, &snapshot.maintenances).filter(|at| *at <= now)?;
+                Some((*name, at))
+            })
+            .collect();
         let hurried = drained()
             .filter(|(_, node)| deadline::hurries(node, &snapshot.maintenances, now))
             .map(|(name, _)| *name)
@@ -92,6 +100,7 @@ impl<'a> View<'a> {
             busy,
             starting_until,
             deadlines,
+            overdue,
             hurried,
             gates: BTreeMap::new(),
         };
@@ -162,6 +171,7 @@ impl<'a> View<'a> {
                     refused: self.snapshot.refused_nodes.get(*name).map(String::as_str),
                     connections: node.open_connections(),
                     deadline: self.deadlines.get(*name).copied(),
+                    overdue: self.overdue.get(*name).copied(),
                     now: self.now,
                 });
                 gates.insert((*name, maintenance.name), gate);

@@ -98,10 +98,11 @@ fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_ha
         world.pass(half - 1);
         assert_eq!(blocked(&world).0, "False");
         world.pass(1);
-        for _ in 0..2 {
+        // Also when the deadline is long over.
+        for seconds in [60, 300, 60] {
             assert_eq!(world.evacuated_pods().len(), 0);
             assert_eq!(blocked(&world), ("True", "LoadBalancerNotConfirmed"));
-            world.pass(60);
+            world.pass(seconds);
         }
         world.observe("one", OUT).settle();
         assert_eq!(blocked(&world).0, "False");
