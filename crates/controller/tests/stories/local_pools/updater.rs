@@ -167,7 +167,8 @@ async fn without_the_shared_lease_everything_stays_queued() {
     cluster.set_slice("web", "web-1", &[3]).await;
     cluster.tick().await;
     cluster.set_slice("web", "web-1", &[4]).await;
-    let pool = json!({"properties": {"loadBalancerBackendAddresses": entries([4], false)}});
+    let pool =
+        json!({"properties": {"virtualNetwork": {"id": "nodes"}, "loadBalancerBackendAddresses": entries([4], false)}});
     let path = pool_path("kubernetes", "default-web");
     cluster.other("PUT", &path, &pool).await;
     sleep(10 * SECOND).await;
