@@ -391,14 +391,6 @@ impl Service {
         })
     }
 
-    /// One that cloud-controller-manager makes a load balancer for, without anything else.
-    pub fn named(name: NamespacedName) -> Self {
-        Self {
-            name,
-            ..Self::default()
-        }
-    }
-
     /// Whether cloud-controller-manager keeps pools of its own for it, where there are several load balancers.
     pub fn has_local_pools(&self) -> bool {
         !self.has_class && self.is_local && !self.is_deleting
@@ -477,6 +469,40 @@ mod tests {
         let bare = json!({"metadata": {"name": "b", "labels": {"x": "y"}, "annotations": null}});
         let slice: EndpointSliceObject = serde_json::from_value(bare).unwrap();
         assert_eq!(serde_json::to_value(&slice.metadata).unwrap(), json!({"name": "b"}));
+    }
+
+    #[test]
+    fn endpoints_are_ready_on_a_node_with_an_address_of_the_type_and_a_usable_port() {
+        let endpoint = |change: Value| {
+            let mut endpoint = json!({"addresses": ["10.1.0.1"], "nodeName": "n1", "conditions": {"ready": true}});
+            endpoint
+                .as_object_mut()
+                .unwrap()
+                .append(&mut change.as_object().unwrap().clone());
+            endpoint
+        };
+        let usable = json!({"name": "http", "port": 80});
+        for (address_type, port, change, is_ready) in [
+            ("IPv4", usable.clone(), json!({}), true),
+            ("IPv6", usable.clone(), json!({}), false),
+            ("IPv6", usable.clone(), json!({"addresses": ["fd00::1"]}), true),
+            ("IPv4", usable.clone(), json!({"addresses": ["fd00::1"]}), false),
+            ("FQDN", usable.clone(), json!({}), false),
+            ("IPv4", usable.clone(), json!({"addresses": []}), false),
+            ("IPv4", usable.clone(), json!({"nodeName": null}), false),
+            ("IPv4", usable, json!({"conditions": {"ready": false}}), false),
+            ("IPv4", json!({"name": "http"}), json!({}), false),
+            ("IPv4", json!({"port": 80}), json!({}), false),
+            ("IPv4", json!({"name": "", "port": 65_535}), json!({}), true),
+            ("IPv4", json!({"name": "", "port": 65_536}), json!({}), false),
+            ("IPv4", json!({"name": "", "port": 0}), json!({}), false),
+        ] {
+            let object = json!({"metadata": {"name": "web-1"}, "addressType": address_type, "ports": [port], "endpoints": [endpoint(change)]});
+            let slice: EndpointSliceObject = serde_json::from_value(object.clone()).unwrap();
+            let nodes: Vec<_> = slice.ready_endpoints().map(|(node, _)| node).collect();
+            assert_eq!(nodes, vec!["n1"; usize::from(is_ready)], "{object}");
+            assert_eq!(slice.family(), IpFamily::parse(address_type), "{address_type}");
+        }
     }
 
     #[test]

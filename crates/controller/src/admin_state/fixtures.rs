@@ -351,7 +351,8 @@ pub(super) fn local_services(services: &[(&str, u16, &[u8])], now: Moment) -> Se
         index.apply_service(&Service {
             uid: (*service).to_owned(),
             health_check_port: *port,
-            ..Service::named(name(service))
+            name: name(service),
+            ..Service::default()
         });
         // One slice for each node: the first one serves longest.
         for (order, number) in (0..).zip(*nodes) {

@@ -13,7 +13,8 @@ fn name(name: &str) -> NamespacedName {
 fn web(port: u16) -> Service {
     Service {
         health_check_port: port,
-        ..Service::named(name("web"))
+        name: name("web"),
+        ..Service::default()
     }
 }
 

@@ -78,7 +78,8 @@ pub(crate) fn service(text: &str, families: &[IpFamily]) -> Service {
         uid: uid(text),
         is_local: true,
         ip_families: families.to_vec(),
-        ..Service::named(name(text))
+        name: name(text),
+        ..Service::default()
     }
 }
 

@@ -11,7 +11,8 @@ fn service(policy: TrafficPolicy) -> Service {
     Service {
         selector: Labels::from([("app".to_owned(), "web".to_owned())]),
         is_local: policy == TrafficPolicy::Local,
-        ..Service::named(NamespacedName::new("shop", policy.as_str()))
+        name: NamespacedName::new("shop", policy.as_str()),
+        ..Service::default()
     }
 }
 

@@ -221,7 +221,8 @@ fn service_index(node: u8, now: tokio::time::Instant) -> ServiceIndex {
     index.apply_service(&Service {
         uid: "web".to_owned(),
         health_check_port: 10456,
-        ..Service::named(name.clone())
+        name: name.clone(),
+        ..Service::default()
     });
     index.retain_services(&[name].into());
     let slice = json!({"metadata": {"namespace": "default", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},

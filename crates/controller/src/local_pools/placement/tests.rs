@@ -12,7 +12,8 @@ fn service(namespace: &str, name: &str, uid: &str, families: &[IpFamily]) -> Ser
         uid: uid.into(),
         is_local: true,
         ip_families: families.to_vec(),
-        ..Service::named(NamespacedName::new(namespace, name))
+        name: NamespacedName::new(namespace, name),
+        ..Service::default()
     }
 }
 
