@@ -87,14 +87,6 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             "{count} entries are recorded and shown in service; what was read may be older, so they are read again before they count as restored."
         ));
     }
-    // Whose they are is not known, so they count where Nodes are named, too.
-    let not_shown = report.recorded_not_shown().count();
-    if not_shown > 0 {
-        print_line(&format!(
-            "{not_shown} entries are recorded and not shown in their pools; what was read may be older, so they are looked for again."
-        ));
-    }
-    let unproved = recorded.len() + not_shown;
     let are_nodes_named = !arguments.nodes.is_empty();
     let (unmatched, unreadable) = unmatched(&report, are_nodes_named);
     for line in unmatched.iter().chain(&unreadable) {
@@ -103,9 +95,9 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     let (unmatched, unreadable) = (unmatched.len(), unreadable.len());
     // What cannot be read now may be read with a later list; whose it is may be of no interest where Nodes are named.
     let may_be_read = unreadable > 0 && !are_nodes_named;
-    if arguments.dry_run || ours.is_empty() && unproved == 0 && !may_be_read {
+    if arguments.dry_run || ours.is_empty() && recorded.is_empty() && !may_be_read {
         let unread = print_unread(report.unreadable_load_balancers.iter().map(|row| (&row.id, &row.why)));
-        print_line(&match (ours.len(), unread, unproved + unreadable) {
+        print_line(&match (ours.len(), unread, recorded.len() + unreadable) {
             (0, 0, 0) => "Nothing is Down by headgate.".to_owned(),
             (0, _, 0) => "Nothing is Down by headgate in the load balancers that were read.".to_owned(),
             (0, ..) => "No other entry is known to be Down by headgate.".to_owned(),
@@ -120,7 +112,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     }
     refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
-        let question = format!("Restore these {} entries?", ours.len() + unproved + unreadable);
+        let question = format!("Restore these {} entries?", ours.len() + recorded.len() + unreadable);
         confirm(&question, "nothing was restored").map_err(Failure::settings)?;
     }
     print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");
@@ -135,7 +127,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     let restored = run_restore(request, interrupted()).await.map_err(Failure::runtime)?;
     let done = restored.restored.iter().map(|ours| (ours, "restored".to_owned()));
     let left = restored.not_restored.iter();
-    for (ours, state) in done.chain(left.map(|(ours, why)| (ours, format!("not restored: {why}")))) {
+    for (ours, state) in done.chain(left.map(|(ours, why)| (ours, format!("still Down: {why}")))) {
         let (place, node) = (format!("{}/{}", ours.load_balancer, ours.pool), ours.node.as_deref());
         print_line(&format!("{place}   {}   {}   {state}", ours.entry, node.unwrap_or("?")));
     }

@@ -504,7 +504,7 @@ fn render_notes(report: &StatusReport) -> String {
                 Some(why) => format!("is {state}, and {why}"),
                 None => format!("is {state} and belongs to no Node"),
             },
-            None if report.azure_error.is_some() || row.unreadable.is_some() => "was not looked for".to_owned(),
+            None if report.azure_error.is_some() => "was not looked for".to_owned(),
             None => "was not found".to_owned(),
         };
         notes.push(format!(

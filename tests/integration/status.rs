@@ -272,23 +272,6 @@ async fn by_more_than_one_list(world: &World) {
     let text = stdout_of(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("127.0.0.1   node-1   restored"), "{text}");
     assert_eq!(world.all_down().await["kubernetes"], ["node-2", "node-9"]);
-
-    // What the lists do not show at all is looked for again, and is no error where it is gone.
-    world
-        .write_ledger(&[("gone/127.0.0.1", "down 2026-11-21T10:00:00Z")])
-        .await;
-    for arguments in [&["restore", "--yes"][..], &["restore", "--yes", "node-1"]] {
-        let text = stdout_of(world.with_azure(arguments));
-        assert_contains!(
-            text,
-            "1 entries are recorded and not shown in their pools",
-            "0 entries were restored."
-        );
-    }
-    let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
-    assert!(!text.contains("Nothing is Down"), "{text}");
-    world.lead("node-3_0a1b").await;
-    refused(&world.with_azure(&["restore", "--yes"]), 1, &["node-3_0a1b leads"]);
 }
 
 #[test]

@@ -147,15 +147,6 @@ impl StatusReport {
             .filter(move |(_, entry)| is_recorded(entry) && entry.admin_state != Some("Down"))
     }
 
-    /// The entries that are in no pool that was read, although the ledger says that they are or become Down: they were removed, or what was
-    /// read may be older.
-    pub(crate) fn recorded_not_shown(&self) -> impl Iterator<Item = &LedgerRow> {
-        let rows = self.unmatched_ledger.iter();
-        rows.filter(|row| {
-            row.admin_state.is_none() && row.unreadable.is_none() && row.stage != LedgerStage::Restored.as_str()
-        })
-    }
-
     /// The entries of the Nodes, with them.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&NodeRow, &EntryRow)> {
         let nodes = self.nodes.iter();
@@ -460,15 +451,12 @@ impl ReportBuilder<'_> {
             if self.found_entries.contains(&(pool_key.to_owned(), key.to_owned())) {
                 continue;
             }
-            let (node, unreadable) = match &self.snapshot.azure {
-                Ok(azure) => (None, azure.recorded.unreadable.get(pool.load_balancer())),
-                Err(_) => (self.find_node_by_key(key), None),
+            let node = match &self.snapshot.azure {
+                Ok(_) => None,
+                Err(_) => self.find_node_by_key(key),
             };
             let Some(node) = node else {
-                self.unmatched.push(LedgerRow {
-                    unreadable: unreadable.map(|error| error.message.clone()),
-                    ..ledger_row(&pool, key, ledger_entry, None)
-                });
+                self.unmatched.push(ledger_row(&pool, key, ledger_entry, None));
                 continue;
             };
             self.entries.entry(node.name.clone()).or_default().push(EntryRow {

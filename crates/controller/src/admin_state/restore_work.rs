@@ -4,7 +4,7 @@
 //! permits of the term. A foreign `Down` and entries that belong to no Node are left alone. No task outlives the work.
 //!
 //! An answer of ARM may be older than the `Down`, so another list has to confirm that nothing is left. What that list does not show as
-//! the ledger has it, or not at all, a third one has to confirm once no read lags any more.
+//! the ledger has it, a third one has to confirm once no read lags any more.
 
 mod progress;
 
@@ -308,11 +308,10 @@ async fn confirm(
         let is_shown = |id: &LoadBalancerId| lists.iter().any(|list| list.load_balancers.contains_key(id));
         let shown = progress.iter_mut().filter(|progress| is_shown(&progress.load_balancer));
         join_all(shown.map(|progress| progress.follow(Some(since)))).await;
-        let is_settled = |progress: &Progress| {
-            let mut outdated = progress.outdated(request.only_nodes.as_deref());
-            outdated.next().is_none() && progress.not_shown(ledger).is_empty()
-        };
-        if progress.iter().all(is_settled) {
+        let mut outdated = progress
+            .iter()
+            .flat_map(|progress| progress.outdated(request.only_nodes.as_deref()));
+        if outdated.next().is_none() {
             return;
         }
     }
@@ -384,11 +383,6 @@ async fn finish(
             outcome
                 .not_restored
                 .extend(unconfirmed.map(|entry| (entry, reason.to_owned())));
-            let not_shown = progress.not_shown(&ledger.ledger()).into_iter();
-            let reason = "a read does not show it, and the time was up before another one confirmed that it is gone";
-            outcome
-                .not_restored
-                .extend(not_shown.map(|entry| (entry, reason.to_owned())));
         }
     }
     ledger.apply(changes);

@@ -4,16 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headgate_azure::{AdminState, ErrorClass, LoadBalancerId, PoolId};
-use headgate_core::lower_case;
+use headgate_azure::{AdminState, ErrorClass, LoadBalancerId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::OwnedEntry;
-use crate::admin_state::ledger::{Ledger, LedgerEntry, LedgerStage};
+use crate::admin_state::ledger::{LedgerEntry, LedgerStage};
 use crate::admin_state::plan::EntryStatus;
 use crate::admin_state::planner::LoadBalancerStatus;
-use crate::pool::{EntryKey, LoadBalancerView};
+use crate::pool::LoadBalancerView;
 
 pub(super) struct Progress {
     pub(super) load_balancer: LoadBalancerId,
@@ -84,32 +83,6 @@ impl Progress {
         })
     }
 
-    /// The entries that the last read does not show at all, although the ledger says that they are or become `Down`: they were removed, or
-    /// the read may be from before they were added. Whose they are is not known.
-    pub(super) fn not_shown(&self, ledger: &Ledger) -> Vec<OwnedEntry> {
-        let pools = self.status.view.iter().flat_map(|view| &view.pools);
-        let shown: BTreeMap<_, BTreeSet<_>> = pools
-            .map(|pool| {
-                let keys = pool.entries.iter().filter_map(|entry| entry.key.as_ref());
-                (lower_case(&pool.id.to_string()), keys.map(EntryKey::as_str).collect())
-            })
-            .collect();
-        let entries = ledger.entries().filter_map(|(pool, key, entry)| {
-            let is_shown = shown.get(pool).is_some_and(|keys| keys.contains(key));
-            if is_shown || entry.stage == LedgerStage::Restored {
-                return None;
-            }
-            let pool = PoolId::parse(pool).ok()?;
-            (*pool.load_balancer() == self.load_balancer).then(|| OwnedEntry {
-                load_balancer: pool.load_balancer().name().to_owned(),
-                pool: pool.name().to_owned(),
-                entry: key.to_owned(),
-                node: None,
-            })
-        });
-        entries.collect()
-    }
-
     /// Follows the planner until the load balancer is complete.
     pub(super) async fn follow(&mut self, since: Option<Instant>) {
         loop {
@@ -155,8 +128,8 @@ mod tests {
     use crate::admin_state::plan::{PlanInputs, plan};
     use crate::admin_state::planner::UnreadableEntry;
     use crate::admin_state::restore_work::RESTORE_POLICY;
-    use crate::pool::LastError;
     use crate::pool::fixtures::pool_id;
+    use crate::pool::{EntryKey, LastError};
 
     const DOWN: LedgerStage = LedgerStage::Down;
 
@@ -318,18 +291,5 @@ mod tests {
         assert_eq!(outdated(None), ["n1"]);
         assert_eq!(outdated(Some("n1")), ["n1"]);
         assert_eq!(outdated(Some("n2")), Vec::<String>::new());
-        let in_ledger = [
-            ("p", 1, DOWN),
-            ("P", 4, DOWN),
-            ("gone", 1, DOWN),
-            ("p", 5, LedgerStage::Restored),
-        ];
-        let not_shown = progress.not_shown(&ledger(&in_ledger)).into_iter();
-        let places: Vec<_> = not_shown.map(|entry| (entry.pool, entry.entry)).collect();
-        let expected = [("gone", "10.0.0.1"), ("p", "10.0.0.4")];
-        assert_eq!(
-            places,
-            expected.map(|(pool, entry)| (pool.to_owned(), entry.to_owned()))
-        );
     }
 }
