@@ -545,6 +545,9 @@ mod tests {
             rolled.data["spec"]["strategy"],
             json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}})
         );
+        fake.change::<Deployment>("kube-system", "headgate-controller", |object| {
+            object["status"]["observedGeneration"] = object["metadata"]["generation"].clone();
+        });
         let pods: Api<Pod> = Api::namespaced(request.client.clone(), "kube-system");
         for (name, component, ends, expected) in [
             ("new", "controller", false, None),

@@ -332,13 +332,15 @@ fn rights_follow_from_settings_and_role() {
             "get leases.coordination.k8s.io headgate-leader in kube-system",
             "update leases.coordination.k8s.io headgate-leader in kube-system",
             "create leases.coordination.k8s.io in kube-system",
-            "watch endpointslices.discovery.k8s.io",
+            "watch services",
         ] {
             // Agents list them for `serviceHealthChecks`.
             let expected = expected || right.starts_with("watch") && role.answers_probes();
             let is_needed = needed.iter().any(|known| known.to_string() == right);
             assert_eq!(is_needed, expected, "{role:?} {right}");
         }
+        let slices = needed.iter().any(|known| known.resource == "endpointslices");
+        assert_eq!(slices, role.answers_probes(), "{role:?}: those of agents alone");
         let of_azure = needed.iter().find(|known| known.resource == "configmaps");
         assert_eq!(of_azure, None, "{role:?} without load balancers");
     }

@@ -37,10 +37,26 @@ pub(crate) fn pending_for_node<'a>(
 ) -> Option<Timestamp> {
     let draining = maintenances.into_iter().filter(|one| drains(one, node));
     let pending = draining.filter_map(at).chain(node.eviction_deadline());
-    pending.filter(|at| now.duration_since(*at) <= MAX_OVERDUE).min()
+    pending.filter(|at| shortens(*at, now)).min()
 }
 
-/// The same by what somebody has announced. By a guess alone no pod loses its grace period.
+/// The last of the times that are over.
+pub(crate) fn over_for_node<'a>(
+    node: &Node,
+    maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let draining = maintenances.into_iter().filter(|one| drains(one, node));
+    let over = draining.filter_map(at).chain(node.eviction_deadline());
+    over.filter(|at| *at <= now).max()
+}
+
+/// Whether a deadline shortens a wait that begins then: it was not long over.
+pub(crate) fn shortens(deadline: Timestamp, begun: Timestamp) -> bool {
+    begun.duration_since(deadline) <= MAX_OVERDUE
+}
+
+/// [`pending_for_node`] by what somebody has announced. By a guess alone no pod loses its grace period.
 pub(crate) fn announced_for_node<'a>(
     node: &Node,
     maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,

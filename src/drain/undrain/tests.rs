@@ -173,7 +173,8 @@ async fn what_keeps_a_node_is_said_after_a_while() {
     let status = |reason: &str, state: &str, message: &str| {
         let progressing = json!({"type": "Progressing", "status": state, "reason": reason, "message": message,
             "lastTransitionTime": "2026-01-02T03:00:00Z"});
-        json!({"conditions": [progressing]})
+        // Also about what the command itself changes.
+        json!({"observedGeneration": 9, "conditions": [progressing]})
     };
     let none = Value::Null;
     let drains = status("Drain", "True", "");

@@ -138,7 +138,7 @@ fn previews(headgate: &CommandLine, plan: &str) {
     let limited = headgate.done(&["plan", "node-1", "node-2", "--config", &settings]);
     assert_contains!(
         limited,
-        "maintenance.maxConcurrentNodes (50%) holds back 1 node: node-2. It waits until other nodes",
+        "maintenance.maxConcurrentNodes (50%) has no room for 1 node: node-2. It waits until other nodes",
         "keeps node-2 in service: maintenance.maxConcurrentNodes has no room for it now.",
         "kubernetes      kubernetes   2         0      1         1"
     );

@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::api::{
     ConnectionsPolicy, LoadBalancerConfirmation, LoadBalancerGate, LoadBalancerState, LoadBalancerStatus,
 };
+use crate::deadline;
 
 /// What the gate of one node depends on.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +35,7 @@ pub struct GateInput<'a> {
     pub connections: Option<&'a str>,
     /// When the node will be gone, for a node with an eviction notice.
     pub deadline: Option<Timestamp>,
-    /// When it was first to be gone, if that is over, also for long.
+    /// When it was last to be gone, if that is over, also for long.
     pub overdue: Option<Timestamp>,
     /// The time of the decision, in whole seconds.
     pub now: Timestamp,
@@ -195,7 +196,7 @@ impl Gate {
             },
             is_open: false,
             is_late: input.now >= late_at(input, wait_start_time)
-                || input.overdue.is_some_and(|at| at > wait_start_time),
+                || input.overdue.is_some_and(|at| deadline::shortens(at, wait_start_time)),
             wake_at: times.filter(|at| *at > input.now).min(),
             waiting_for,
             opened_without: None,

@@ -147,7 +147,8 @@ fn blocked(
         conditions.set(conditions::BLOCKED, false, "NotBlocked", String::new());
     } else {
         let timeout = maintenance.object.spec.load_balancer.confirmation_timeout_seconds;
-        let or_half = if late.iter().any(|node| view.deadlines.contains_key(node)) {
+        let has_deadline = |node: &&str| view.deadlines.contains_key(node) || view.overdue.contains_key(node);
+        let or_half = if late.iter().any(has_deadline) {
             ", or half of the time until the deadline"
         } else {
             ""

@@ -41,8 +41,8 @@ pub(super) struct View<'a> {
     pub(super) starting_until: Option<Timestamp>,
     /// When nodes are gone, for those that have a deadline that is not long over.
     pub(super) deadlines: BTreeMap<&'a str, Timestamp>,
-    /// The first deadlines of nodes that are over, also for long.
-    overdue: BTreeMap<&'a str, Timestamp>,
+    /// The last deadlines of nodes that are over, also for long.
+    pub(super) overdue: BTreeMap<&'a str, Timestamp>,
     /// The nodes that all pods leave at once, because their deadline is near.
     pub(super) hurried: BTreeSet<&'a str>,
     /// The gate of each node of each maintenance in the `Drain` stage, by node and maintenance.
@@ -80,10 +80,7 @@ impl<'a> View<'a> {
             })
             .collect();
         let overdue = drained()
-            .filter_map(|(name, node)| {
-                let at = deadline::of_node(node, &snapshot.maintenances).filter(|at| *at <= now)?;
-                Some((*name, at))
-            })
+            .filter_map(|(name, node)| Some((*name, deadline::over_for_node(node, &snapshot.maintenances, now)?)))
             .collect();
         let hurried = drained()
             .filter(|(_, node)| deadline::hurries(node, &snapshot.maintenances, now))

@@ -102,6 +102,8 @@ fn a_required_confirmation_is_waited_for_beyond_the_deadline_and_says_so_from_ha
         for seconds in [60, 300, 60] {
             assert_eq!(world.evacuated_pods().len(), 0);
             assert_eq!(blocked(&world), ("True", "LoadBalancerNotConfirmed"));
+            let message = &world.whole_condition("m", "Blocked").message;
+            assert!(message.contains("or half of the time until the deadline"), "{message}");
             world.pass(seconds);
         }
         world.observe("one", OUT).settle();
