@@ -19,14 +19,18 @@ const SHORTEST_GRACE_PERIOD: Duration = Duration::from_secs(1);
 /// A node that is there so long after its deadline is not about to be gone: the deadline was wrong.
 const MAX_OVERDUE: SignedDuration = SignedDuration::from_mins(5);
 
-/// When a node is expected to be gone, of all maintenances.
+/// The deadlines of a node, of all maintenances that drain it and of its notice.
+fn all_of_node<'a>(
+    node: &Node,
+    maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
+) -> impl Iterator<Item = Timestamp> {
+    let draining = maintenances.into_iter().filter(|one| drains(one, node));
+    draining.filter_map(at).chain(node.eviction_deadline())
+}
+
+/// When a node is expected to be gone.
 pub fn of_node<'a>(node: &Node, maintenances: impl IntoIterator<Item = &'a NodeMaintenance>) -> Option<Timestamp> {
-    let of_maintenances = maintenances
-        .into_iter()
-        .filter(|one| drains(one, node))
-        .filter_map(at)
-        .min();
-    of_maintenances.into_iter().chain(node.eviction_deadline()).min()
+    all_of_node(node, maintenances).min()
 }
 
 /// The same without times that are long over.
@@ -35,9 +39,7 @@ pub(crate) fn pending_for_node<'a>(
     maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let draining = maintenances.into_iter().filter(|one| drains(one, node));
-    let pending = draining.filter_map(at).chain(node.eviction_deadline());
-    pending.filter(|at| shortens(*at, now)).min()
+    all_of_node(node, maintenances).filter(|at| shortens(*at, now)).min()
 }
 
 /// The last of the times that are over.
@@ -46,9 +48,7 @@ pub(crate) fn over_for_node<'a>(
     maintenances: impl IntoIterator<Item = &'a NodeMaintenance>,
     now: Timestamp,
 ) -> Option<Timestamp> {
-    let draining = maintenances.into_iter().filter(|one| drains(one, node));
-    let over = draining.filter_map(at).chain(node.eviction_deadline());
-    over.filter(|at| *at <= now).max()
+    all_of_node(node, maintenances).filter(|at| *at <= now).max()
 }
 
 /// Whether a deadline shortens a wait that begins then: it was not long over.

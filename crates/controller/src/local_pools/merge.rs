@@ -127,9 +127,7 @@ fn network_id(properties: &Value) -> Option<&str> {
 fn set_network(properties: &mut Map<String, Value>, id: &str) {
     let entries = properties.get_mut(ADDRESSES).and_then(Value::as_array_mut);
     for entry in entries.into_iter().flatten() {
-        if let Some(own) = entry.get_mut("properties").filter(|own| network_id(own).is_some())
-            && let Some(own) = own.as_object_mut()
-        {
+        if let Some(own) = entry.get_mut("properties").and_then(Value::as_object_mut) {
             own.remove("virtualNetwork");
         }
     }

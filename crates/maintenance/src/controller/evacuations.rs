@@ -73,6 +73,7 @@ struct Memory {
     /// The version that was worked on last. The same version is not worked on again before `repeat_at`.
     version: Option<String>,
     repeat_at: Option<Instant>,
+    /// When it was worked on last.
     worked_at: Option<Instant>,
     /// When its pod may be evicted, and because of what it waits.
     evict_at: Option<Instant>,
