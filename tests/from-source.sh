@@ -87,9 +87,9 @@ find_go() {
 }
 
 # run_go SUBCOMMAND ARGUMENT...: with no C compiler, no other Go than this one and none of the caller's flags. What is
-# compiled with the same flags is shared between subcommands through Go's build cache.
+# compiled with the same flags is shared between subcommands through Go's build cache. run_limit: for how long it may run.
 run_go() {
-  CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='' "$go" "$1" -trimpath -mod=readonly -buildvcs=false "${@:2}"
+  CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='' ${run_limit:+timeout "$run_limit"} "$go" "$1" -trimpath -mod=readonly -buildvcs=false "${@:2}"
 }
 
 # tick PIPE MINUTES: says every half minute that the build goes on, and how long it takes in all, until the shell that started it is gone.

@@ -78,17 +78,18 @@ build() {
   say "built in $(elapsed): $assets, $(du -sm -- "$assets" | cut -f 1) MB"
 }
 
-# Takes the programs of a sandbox as they were released, where the list of releases answers within 5 s.
+# Takes the programs of a sandbox as they were released, where the list of releases answers within 5 s. Each step has a bound, after which they are
+# built instead.
 fetch() {
   local tool=$root/setup-envtest version directory
   find_go
   if [[ ! -x $tool ]]; then
-    GOBIN=$root run_go install sigs.k8s.io/controller-runtime/tools/setup-envtest@$setup_envtest 2>/dev/null || return
+    GOBIN=$root run_limit=60 run_go install sigs.k8s.io/controller-runtime/tools/setup-envtest@$setup_envtest 2>/dev/null || return
   fi
   version=$(awk '$1 == "k8s.io/kubernetes" { print $2; exit }' go.mod)
   version=${version#v}
   timeout 5 "$tool" list >/dev/null 2>&1 || return
-  directory=$("$tool" use "${version%.*}.x" --bin-dir "$root/envtest" --print path) || return
+  directory=$(timeout 180 "$tool" use "${version%.*}.x" --bin-dir "$root/envtest" --print path) || return
   mkdir -p -- "$assets"
   for program in "${programs[@]}"; do
     ln -sf -- "$directory/$program" "$assets/$program"
