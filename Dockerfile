@@ -11,10 +11,11 @@ ARG FEATURES="otlp"
 ARG REVISION=unknown
 WORKDIR /src
 COPY . .
+# The cache of /cache is that of all checkouts, and Cargo compares times: what was not touched would be taken for built where another checkout was.
 # --target, even though it is the host: without one, RUSTFLAGS would apply to proc macros too, and those cannot be static.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/cache \
-    host="$(rustc -vV | sed -n 's/^host: //p')" \
+    --mount=type=cache,target=/cache,sharing=locked \
+    find . -type f -exec touch {} + && host="$(rustc -vV | sed -n 's/^host: //p')" \
     && RUSTFLAGS='-C target-feature=+crt-static' CARGO_TARGET_DIR="/cache/$host" HEADGATE_REVISION="$REVISION" \
        cargo build --locked --release --no-default-features --features "$FEATURES" -p headgate --target "$host" \
     && cp "/cache/$host/$host/release/headgate" /headgate
