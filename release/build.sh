@@ -56,18 +56,18 @@ archive() {
 }
 
 programs() {
-  local flags="-C target-feature=+crt-static" platform program
-  # Names of source files are in the messages of panics.
-  flags+=" --remap-path-prefix=$root=/src --remap-path-prefix=$target_dir=/target"
-  flags+=" --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+  # Between flags there is the character that Cargo has for it: a path may have spaces. Names of source files are in the messages of panics.
+  local between=$'\x1f' flags platform program
+  flags=-Ctarget-feature=+crt-static$between--remap-path-prefix=$root=/src$between--remap-path-prefix=$target_dir=/target
+  flags+=$between--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo
   local -a targets=()
   for platform in "${!platforms[@]}"; do
     targets+=(--target "${platforms[$platform]}")
   done
   # One after the other: together, Cargo would build headgate with what the lab needs of dependencies.
   for program in headgate headgate-lab; do
-    HEADGATE_REVISION=$revision RUSTFLAGS=$flags CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(linker aarch64) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(linker x86_64) \
-      cargo build --locked --release --no-default-features -p "$program" --target-dir "$target_dir" "${targets[@]}"
+    HEADGATE_REVISION=$revision CARGO_ENCODED_RUSTFLAGS=$flags CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(linker aarch64) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(linker x86_64) \
+      cargo build --locked --release -p "$program" --target-dir "$target_dir" "${targets[@]}"
   done
 }
 
@@ -98,7 +98,7 @@ bill_of_materials() {
   rm -rf -- "$copy"
   mkdir -p -- "$copy"
   git archive HEAD Cargo.toml Cargo.lock crates lab src benches tests | tar --extract --directory "$copy"
-  (cd -- "$copy" && cargo cyclonedx --quiet --format json --spec-version 1.5 --no-default-features --target "${platforms[$1]}" --override-filename headgate)
+  (cd -- "$copy" && cargo cyclonedx --quiet --format json --spec-version 1.5 --target "${platforms[$1]}" --override-filename headgate)
   python3 release/sbom.py "$copy/$2/headgate.json" "$copy"
 }
 
@@ -124,18 +124,20 @@ done
 python3 release/oci.py --version="$version" --revision="$revision" --created="$SOURCE_DATE_EPOCH" --ca-bundle="$ca_bundle" \
   "${program_arguments[@]}" --dockerfile=Dockerfile --output="$work/image"
 archive "$out/headgate-$version-image.oci.tar.gz" "$work/image" .
-archive "$out/headgate-$version-manifests.tar.gz" . manifests
-for crd in charts/headgate/files/crds/*.yaml; do
+# Those of the commit, whatever else lies beside them.
+mkdir -- "$work/sources"
+git archive HEAD charts manifests | tar --extract --directory "$work/sources"
+archive "$out/headgate-$version-manifests.tar.gz" "$work/sources" manifests
+for crd in "$work"/sources/charts/headgate/files/crds/*.yaml; do
   printf -- '---\n'
   cat -- "$crd"
 done >"$out/headgate-$version-crds.yaml"
-if [[ -d charts/headgate ]]; then
-  # As `helm package` does it, which writes the present time.
-  archive "$out/headgate-$version-chart.tgz" charts headgate
-  touch --date="@$SOURCE_DATE_EPOCH" "$out/headgate-$version-chart.tgz" # the layout has it as the time of creation
-  "$(tests/helm/build.sh)/chart-oci-layout" "$out/headgate-$version-chart.tgz" "$work/chart" >&2
-  archive "$out/headgate-$version-chart.oci.tar.gz" "$work/chart" .
-fi
+# What .helmignore names is left out, as `helm package` does it, which writes the present time.
+(cd -- "$work/sources/charts/headgate" && rm -r -- ci README.md.gotmpl)
+archive "$out/headgate-$version-chart.tgz" "$work/sources/charts" headgate
+touch --date="@$SOURCE_DATE_EPOCH" "$out/headgate-$version-chart.tgz" # the layout has it as the time of creation
+"$(tests/helm/build.sh)/chart-oci-layout" "$out/headgate-$version-chart.tgz" "$work/chart" >&2
+archive "$out/headgate-$version-chart.oci.tar.gz" "$work/chart" .
 sed -e "s/@VERSION@/$version/g" -e "s/@TIME@/$(date --date="@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)/g" release/openvex.json \
   >"$out/headgate-$version.openvex.json"
 release/krew.sh "$version" "$out"
