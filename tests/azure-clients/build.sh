@@ -17,30 +17,14 @@ what=azure-clients
 source ../from-source.sh
 program=$root/go-$(key go/go.mod go/go.sum go/*.go ../from-source.sh)
 
-# Whether the environment $1 is complete and its interpreter still exists.
-has_venv() { [[ -e $1/finished ]] && "$1/bin/python" -c '' 2>/dev/null; }
-
-# make_venv VENV DIRECTORY: an environment cannot be moved, so it is created in place; the file `finished` marks it as complete.
-# az has 20,000 files, of which a test needs few: Python compiles those that it imports.
-make_venv() {
-  local -a options=()
-  if has_venv "$1"; then return; fi
-  needs_venv "python3 with venv for Microsoft's Python packages"
-  [[ $2 == python ]] || options=(--no-compile)
-  say "fetching the packages of $2/requirements.txt from PyPI"
-  rm -rf -- "$1"
-  python3 -m venv "$1"
-  "$1/bin/python" -m pip --disable-pip-version-check --quiet install "${options[@]}" \
-    --require-hashes --only-binary :all: --requirement "$2/requirements.txt"
-  touch "$1/finished"
-  say "ready after $(elapsed), $(du -sm -- "$1" | cut -f 1) MB: $1"
-}
-
 # interpreter DIRECTORY: prints the one that has its packages
 interpreter() {
   local venv
+  local -a options=()
+  # az has 20,000 files, of which a test needs few: Python compiles those that it imports.
+  [[ $1 == python ]] || options=(--no-compile)
   venv=$root/$1-$(key "$1/requirements.txt")
-  has_venv "$venv" || locked make_venv "$venv" "$1" >&2
+  has_venv "$venv" || locked make_venv "$venv" "$1/requirements.txt" "Microsoft's packages of $1/requirements.txt" "${options[@]}" >&2
   printf '%s\n' "$venv/bin/python"
 }
 
@@ -63,7 +47,6 @@ go() {
 
 lint() {
   local compiled
-  needs_venv 'python3 with venv to check the Python code'
   compiled=$(mktemp -d)
   PYTHONPYCACHEPREFIX=$compiled python3 -m py_compile python/*.py cli/*.py
   rm -rf -- "$compiled"

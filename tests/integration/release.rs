@@ -287,6 +287,28 @@ fn code_of_others_is_pinned_and_has_no_right_to_publish() {
         }
     }
     assert!(seen >= 4, "{seen} actions");
+    let mut installs = 0;
+    for script in std::fs::read_dir(root.join("tests"))
+        .unwrap()
+        .chain(std::fs::read_dir(root.join("release")).unwrap())
+    {
+        let script = script.unwrap().path();
+        let scripts = if script.is_dir() {
+            vec![script.join("build.sh")]
+        } else {
+            vec![script]
+        };
+        for text in scripts.iter().filter_map(|path| std::fs::read_to_string(path).ok()) {
+            for install in text
+                .lines()
+                .filter(|line| line.contains("pip ") && line.contains(" install "))
+            {
+                assert!(install.contains("--require-hashes --only-binary :all:"), "{install}");
+                installs += 1;
+            }
+        }
+    }
+    assert!(installs > 0);
     let dockerfile = std::fs::read_to_string(root.join("Dockerfile")).unwrap();
     let images = dockerfile.lines().filter_map(|line| line.strip_prefix("FROM "));
     for image in images.filter(|image| *image != "scratch") {

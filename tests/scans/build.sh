@@ -23,22 +23,10 @@ build_scorer() {
   mv -- "$scorer.building" "$scorer"
 }
 
-fetch_checkov() {
-  [[ ! -e $venv/finished ]] || return 0
-  needs_venv 'python3 with venv for checkov'
-  say 'fetching checkov from PyPI'
-  rm -rf -- "$venv"
-  python3 -m venv "$venv"
-  "$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile \
-    --require-hashes --only-binary :all: --requirement requirements.txt
-  touch "$venv/finished"
-  say "ready after $(elapsed), $(du -sm -- "$venv" | cut -f 1) MB: $venv"
-}
-
 case ${1-} in
   kube-score) checkov=() ;;
   '')
-    [[ -e $venv/finished ]] || locked fetch_checkov >&2
+    has_venv "$venv" || locked make_venv "$venv" requirements.txt checkov --no-compile >&2
     checkov=(--checkov "$venv/bin/checkov")
     ;;
   *) die 'usage: build.sh [kube-score]' ;;
