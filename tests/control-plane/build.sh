@@ -90,11 +90,11 @@ fetch() {
   version=${version#v}
   timeout 5 "$tool" list >/dev/null 2>&1 || return
   directory=$(timeout 180 "$tool" use "${version%.*}.x" --bin-dir "$root/envtest" --print path) || return
-  mkdir -p -- "$assets"
+  mkdir -p -- "$assets" || return
   for program in "${programs[@]}"; do
-    ln -sf -- "$directory/$program" "$assets/$program"
+    ln -sf -- "$directory/$program" "$assets/$program" || return
   done
-  touch "$assets/finished"
+  touch "$assets/finished" || return
   say "fetched in $(elapsed): $directory"
 }
 
