@@ -16,6 +16,11 @@ mdbook := 0.5.4
 install_tool = cargo install --locked --debug --config profile.dev.debug=0 --target-dir $(target_dir)/tools
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
+ifneq ($(words $(target_dir)),1)
+$(error CARGO_TARGET_DIR is "$(target_dir)": name a directory without spaces)
+endif
+# Where `cargo install` puts what lint and book need.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 control_plane := tests/control-plane/build.sh
 helm := tests/helm/build.sh
 krew := tests/krew/build.sh
@@ -148,7 +153,7 @@ scale: build-tools ## measure what headgate costs a large cluster, and write a r
 
 .PHONY: bench-table
 bench-table: build-tools namespace-tools ## run all benchmarks BENCH_RUNS (5) times at a commit without changes, and write their table into benches/README.md; takes hours, with nothing else running
-	[[ $(commit) != *-dirty ]] || { echo 'bench-table: commit first' >&2; exit 1; }
+	[[ $(commit) =~ ^[0-9a-f]+$$ ]] || { echo 'bench-table: commit first, in a git checkout' >&2; exit 1; }
 	assets=$$($(control_plane)); export $(as_in_pods) KUBEBUILDER_ASSETS=$$assets; runs=$(or $(BENCH_RUNS),5); \
 	for run in $$(seq "$$runs"); do cargo bench --locked $(ARGS); cargo bench --locked --bench leader $(ARGS); done; \
 	python3 benches/table.py "$(target_dir)/headgate-bench/$(commit)" --runs "$$runs" --write benches/README.md
