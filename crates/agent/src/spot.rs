@@ -14,6 +14,7 @@ mod imds;
 mod metrics;
 mod node_edit;
 mod node_event;
+mod node_object;
 mod notice;
 mod preempt_message;
 mod snapshot;
@@ -24,7 +25,8 @@ pub use document::{DocumentError, EventStatus, EventType, EventsDocument, Schedu
 pub use imds::poll_imds;
 pub use metrics::Metrics;
 pub use node_edit::TaintChange;
-pub use node_event::{announces_preempt, edit_for_event, has_ended};
+pub use node_event::{edit_for_event, has_ended};
+pub use node_object::read_node;
 pub use notice::{Notice, NoticeTracker, NoticeTrackers, TrackedNotice, VmName};
 pub use preempt_message::PreemptMessage;
 pub use snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};

@@ -60,7 +60,7 @@ fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>, now: Times
 }
 
 /// Whether a condition of a Node announces the eviction of its VM. The same condition is `True` for a freeze, and for advice to move away.
-pub fn announces_preempt(kind: &str, status: &str, message: &str) -> bool {
+pub(super) fn announces_preempt(kind: &str, status: &str, message: &str) -> bool {
     let is_announced = || {
         matches!(
             PreemptMessage::parse(message),

@@ -18,7 +18,7 @@ use headgate_azure::{ErrorClass, LoadBalancerId};
 use headgate_core::node::NodeReader;
 use headgate_core::telemetry::MetricTable;
 use headgate_kubernetes::leader::{ArmLock, LockMetrics, Term};
-use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
+use headgate_kubernetes::{Store, WatchErrorCounter, WatchReporter};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -34,7 +34,7 @@ use super::settings::{AdminStateMode, ForeignDown, STALE_NODES_TIMEOUT};
 use super::target_states::TargetStates;
 use crate::pool::{
     HANDOVER_ANSWER_TIMEOUT, InterfaceCache, LastError, ListRequest, Listing, MAX_READ_LAG, PoolWriter, RecordedPools,
-    WriterLabels, list_on_request, look_up_interfaces, node_store,
+    WriterLabels, list_on_request, look_up_interfaces, read_node,
 };
 
 use crate::own_term::OwnTermError;
@@ -147,7 +147,9 @@ fn spawn_lists(term: &Term, request: &RestoreRequest, ledger: &LedgerStore, task
     let (sender, targets) = watch::channel(None);
     let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), request.clock.clone());
     // No taint is a signal, so that every target state is `None`.
-    let (nodes, watch_nodes) = node_store(&request.client, reporter, NodeReader::default());
+    let (nodes, watch_nodes) = Store::new(&request.client, None, reporter, |object| {
+        Some(Arc::new(read_node(object, &NodeReader::default())))
+    });
     tasks.spawn(watch_nodes);
     let config = TargetStatesConfig {
         nodes,

@@ -22,6 +22,8 @@ use kube::{Api, Client};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::spot::read_node;
+
 use super::super::failed_probes::ServiceAnswers;
 use super::super::ip_family::PerFamily;
 use super::super::verdict::VerdictInputs;
@@ -393,7 +395,7 @@ async fn node(client: &Client, rules: &SignalRules, name: &str) -> Result<Option
         Ok(Err(error)) => Err(error.to_string()),
         Ok(Ok(object)) => {
             let object = object.and_then(|object| object.into_object().ok());
-            Ok(object.map(|object| reader.read(object)))
+            Ok(object.map(|object| read_node(object, &reader)))
         }
     }
 }
@@ -468,6 +470,9 @@ mod tests {
                 slice("broken", &json!({"labels": 7}), "n3"),
                 slice("good", &json!({}), "n4"),
             ])
+        } else if path.ends_with("/ending") {
+            json!({"kind": "Node", "metadata": {"name": "ending", "uid": "u"}, "status": {"conditions": [{"type": "Ready", "status": "True"},
+                {"type": "VMEventScheduled", "status": "True", "message": "Preempt Started"}]}})
         } else {
             json!({"kind": "Node", "metadata": {"name": "n2", "uid": "u", "creationTimestamp": FAR},
                 "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": FAR},
@@ -509,10 +514,12 @@ mod tests {
         let client = Client::new(tower::service_fn(answer), "default");
         let names = serving_nodes(&client, &web(), "n1").await;
         assert_eq!(names.unwrap(), ["n2".to_owned(), "n4".to_owned()].into());
-        let node = node(&client, &SignalRules::default(), "n2").await.unwrap().unwrap();
         let mut others = OtherNodes::default();
-        others.add(&node, "n1", Clock::System.now());
-        assert_eq!(others.without_signal.as_deref(), Some("n2"));
+        for (name, serving) in [("ending", None), ("n2", Some("n2"))] {
+            let node = node(&client, &SignalRules::default(), name).await.unwrap().unwrap();
+            others.add(&node, "n1", Clock::System.now());
+            assert_eq!(others.without_signal.as_deref(), serving, "{name}");
+        }
         let failed = serving_nodes(&client, &NamespacedName::new("default", "down"), "n1").await;
         assert!(failed.unwrap_err().contains("refused"));
     }

@@ -1,21 +1,8 @@
-//! Reads a Node object for pools: as `headgate_core::node` does, and with what a condition announces about the machine.
+//! Reads a Node object as `headgate_core::node` does, and with what a condition announces about the machine.
 
-use std::sync::Arc;
-
-use headgate_agent::spot::announces_preempt;
 use headgate_core::node::{Node, NodeObject, NodeReader};
-use headgate_kubernetes::{NodeStore, Store, WatchReporter};
-use kube::Client;
 
-/// All Nodes, and their watch.
-pub(crate) fn node_store(
-    client: &Client,
-    reporter: WatchReporter,
-    reader: NodeReader,
-) -> (NodeStore, impl Future<Output = ()> + use<>) {
-    let read = move |object| Some(Arc::new(read_node(object, &reader)));
-    Store::new(client, None, reporter, read)
-}
+use super::node_event::announces_preempt;
 
 /// Reads a Node.
 pub fn read_node(object: NodeObject, reader: &NodeReader) -> Node {
