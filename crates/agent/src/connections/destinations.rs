@@ -91,9 +91,6 @@ impl Destinations {
     }
 
     fn add(&mut self, service: &Service, node_addresses: &[IpAddr]) {
-        if !matches!(service.service_type.as_str(), "LoadBalancer" | "NodePort") {
-            return;
-        }
         if service.ports.is_empty() {
             return self.note(&service.name, Reason::NoPorts);
         }

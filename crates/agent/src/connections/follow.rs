@@ -102,9 +102,7 @@ impl WatchedServices {
             let Ok(event) = event else { return };
             let is_changed = self.store.apply(event, |object| {
                 let name = NamespacedName::of(&object.metadata)?;
-                // An API server that cannot select them by type sends all.
-                let is_load_balancer = object.is_load_balancer();
-                Some((name, Service::read(object).filter(|_| is_load_balancer)))
+                Some((name, Service::read(object)))
             });
             if is_changed {
                 return;

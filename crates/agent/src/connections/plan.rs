@@ -82,7 +82,6 @@ mod tests {
             hostname: String::new(),
         };
         let service = Service {
-            service_type: "LoadBalancer".to_owned(),
             ports: (1..=ports).map(port).collect(),
             ingress: addresses.map(ingress).collect(),
             ..Service::default()

@@ -8,14 +8,11 @@ use std::net::SocketAddr;
 use headgate_core::service::{Ingress, NamespacedName, ServiceObject, ServicePort};
 use serde::{Deserialize, Serialize};
 
-/// A Service, reduced.
+/// A Service of type `LoadBalancer`, reduced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// The Service's name.
     pub name: NamespacedName,
-    /// `spec.type`. Only `LoadBalancer` and `NodePort` have destinations: an external load balancer may send to the node ports
-    /// of either.
-    pub service_type: String,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
     /// `status.loadBalancer.ingress`.
@@ -29,13 +26,34 @@ pub(super) fn cluster_address(service: &ServiceObject) -> Option<SocketAddr> {
 }
 
 impl Service {
-    /// What is kept; `None` for an object without a name.
+    /// What is kept; `None` for an object without a name or of another type, which an API server that cannot select by type sends, too.
     pub fn read(object: ServiceObject) -> Option<Self> {
+        object.is_load_balancer().then_some(())?;
         Some(Self {
             name: NamespacedName::of(&object.metadata)?,
-            service_type: object.spec.r#type,
             ports: object.spec.ports,
             ingress: object.status.load_balancer.ingress,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_services_of_type_load_balancer_are_kept() {
+        for (service_type, is_kept) in [
+            ("LoadBalancer", true),
+            ("NodePort", false),
+            ("ClusterIP", false),
+            ("", false),
+        ] {
+            let object = json!({"metadata": {"namespace": "default", "name": "web"}, "spec": {"type": service_type}});
+            let read = Service::read(serde_json::from_value(object).unwrap());
+            assert_eq!(read.is_some(), is_kept, "{service_type}");
+        }
     }
 }

@@ -36,7 +36,6 @@ fn service(name: &str, ports: &[(&str, i32)], addresses: &[&str]) -> Service {
     };
     Service {
         name: NamespacedName::new("default", name),
-        service_type: "LoadBalancer".to_owned(),
         ports: ports.iter().map(port).collect(),
         ingress: addresses.iter().map(ingress).collect(),
     }

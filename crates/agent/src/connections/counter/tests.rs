@@ -68,7 +68,6 @@ fn total(count: &Count) -> Flows {
 fn destinations(ip: &str) -> Destinations {
     let shop = Service {
         name: NamespacedName::new("default", "shop"),
-        service_type: "LoadBalancer".to_owned(),
         ports: vec![ServicePort {
             port: 80,
             ..ServicePort::default()
