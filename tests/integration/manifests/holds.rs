@@ -1,5 +1,5 @@
 //! The hold on a Node, the annotation `headgate.dev/hold`, and the record of a cordon: the leader of the hardened overlay may write them with
-//! the shipped rights, and the policy `headgate-hold` refuses them to every other user, whatever RBAC grants; all but kubelets may remove them.
+//! the shipped rights, and the policy `headgate-node-annotations` refuses them to every other user, whatever RBAC grants; all but kubelets may remove them.
 
 use headgate_test_kubernetes::{create_node, eventually, met, own_control_plane};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ async fn refused(caller: &Caller, ask: &ApiRequest) -> Result<(), String> {
     let (status, body) = caller.ask(ask).await;
     let message = body["message"].as_str().unwrap_or_default();
     // Both policies refuse the record of a cordon to an agent; one of them is named.
-    let words = ["'headgate-hold'", "only where it runs maintenances"];
+    let words = ["'headgate-node-annotations'", "only where it runs maintenances"];
     met(
         [403, 422].contains(&status) && words.iter().any(|known| message.contains(known)),
         format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body),

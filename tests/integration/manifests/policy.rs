@@ -84,7 +84,7 @@ async fn refused(caller: &Caller, ask: ApiRequest, words: &str) {
     let mut answer = caller.is_refused(&ask, &["'headgate-nodes'", words]).await;
     // Two policies refuse the record of a cordon; one of them is named.
     if answer.is_err() && words.starts_with("headgate.dev/unschedulable") {
-        answer = caller.is_refused(&ask, &["'headgate-hold'", words]).await;
+        answer = caller.is_refused(&ask, &["'headgate-node-annotations'", words]).await;
     }
     answer.unwrap();
 }
