@@ -48,7 +48,7 @@ pub(crate) struct UndrainRequest<'a> {
 }
 
 /// A Node, as far as selectors match it.
-type NodeObject = PartialObjectMeta<Node>;
+type NodeMetadata = PartialObjectMeta<Node>;
 
 /// Ends the maintenances, and waits. `line` gets each line of text; `interrupted` ends the waiting.
 ///
@@ -60,7 +60,7 @@ pub(crate) async fn undrain(
     mut line: impl FnMut(&str),
 ) -> Result<(), Failure> {
     let client = request.client;
-    let nodes = Api::<Decoded<NodeObject>>::all(client.clone());
+    let nodes = Api::<Decoded<NodeMetadata>>::all(client.clone());
     let all_nodes = bounded(nodes.list(&ListParams::default())).await;
     let all_nodes = all_nodes.map_err(|error| Failure::runtime(anyhow!("Nodes cannot be listed: {error}")))?;
     let all_nodes = readable_objects(all_nodes);
@@ -115,7 +115,7 @@ pub(crate) async fn undrain(
 fn given_nodes(
     request: &UndrainRequest<'_>,
     maintenances: &[NodeMaintenance],
-    all: &[NodeObject],
+    all: &[NodeMetadata],
 ) -> anyhow::Result<BTreeSet<String>> {
     let Some(query) = request.query else {
         let is_missing = |name: &&String| {
@@ -147,7 +147,7 @@ fn given_nodes(
 }
 
 /// The names of the nodes that a selector matches.
-fn names_of(selector: &NodeSelector, all: &[NodeObject]) -> BTreeSet<String> {
+fn names_of(selector: &NodeSelector, all: &[NodeMetadata]) -> BTreeSet<String> {
     let selected = all
         .iter()
         .filter(|node| selects(selector, &node.name_any(), node.labels()));
@@ -243,7 +243,7 @@ fn is_of_labels(object: &NodeMaintenance, query: &NodeQuery) -> bool {
 fn kept<'a>(
     maintenances: &'a [NodeMaintenance],
     endings: &'a [Ending<'_>],
-    all_nodes: &'a [NodeObject],
+    all_nodes: &'a [NodeMetadata],
 ) -> impl Iterator<Item = (String, String)> + 'a {
     let keeps = |object: &&NodeMaintenance| {
         let is_given_back = object.spec.dry_run || object.metadata.deletion_timestamp.is_some();
@@ -262,8 +262,8 @@ fn kept<'a>(
 }
 
 /// The given nodes that nothing of headgate keeps, and that no ending is about.
-fn untouched(given: &BTreeSet<String>, endings: &[Ending<'_>], all_nodes: &[NodeObject]) -> Vec<String> {
-    let is_ended = |node: &NodeObject| {
+fn untouched(given: &BTreeSet<String>, endings: &[Ending<'_>], all_nodes: &[NodeMetadata]) -> Vec<String> {
+    let is_ended = |node: &NodeMetadata| {
         let mut selectors = endings.iter().map(|ending| &ending.object.spec.node_selector);
         selectors.any(|selector| selects(selector, &node.name_any(), node.labels()))
     };
@@ -289,7 +289,7 @@ fn leave_out(given: &mut BTreeSet<String>, kept: impl Iterator<Item = (String, S
 /// What is done for the given nodes, or those of the labels. A node that is in no maintenance needs nothing.
 fn decide<'a>(
     maintenances: &'a [NodeMaintenance],
-    all_nodes: &[NodeObject],
+    all_nodes: &[NodeMetadata],
     given: &BTreeSet<String>,
     query: Option<&NodeQuery>,
 ) -> anyhow::Result<Vec<Ending<'a>>> {
@@ -375,7 +375,7 @@ async fn end(api: &Api<Decoded<NodeMaintenance>>, ending: &Ending<'_>) -> anyhow
 }
 
 /// What is left of a maintenance of which no node exists any more.
-fn absent_line(ending: &Ending<'_>, all_nodes: &[NodeObject]) -> Option<String> {
+fn absent_line(ending: &Ending<'_>, all_nodes: &[NodeMetadata]) -> Option<String> {
     let terms = &ending.rest.as_ref()?.node_selector_terms;
     let names: Vec<_> = terms.iter().filter_map(named_node).map(String::as_str).collect();
     let exists = |name: &&str| all_nodes.iter().any(|node| node.name_any() == *name);
@@ -390,7 +390,7 @@ fn absent_line(ending: &Ending<'_>, all_nodes: &[NodeObject]) -> Option<String> 
 /// Waits until the deleted maintenances and the cordons of the nodes are gone. A failed read is tried again.
 async fn wait(
     client: &Client,
-    (endings, all_nodes): (&[Ending<'_>], &[NodeObject]),
+    (endings, all_nodes): (&[Ending<'_>], &[NodeMetadata]),
     mut nodes: BTreeSet<String>,
     mut line: impl FnMut(&str),
 ) {

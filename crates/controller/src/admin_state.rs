@@ -4,7 +4,7 @@
 //! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
-//! `target_states`, `plan`, `guard`, `ledger`, `last_reads`, `transitions`, `traffic` and `handover` decide; `nodes`, `planner`, `hold_writer`, `controller`,
+//! `target_states`, `plan`, `guard`, `ledger`, `last_reads`, `transitions`, `traffic` and `handover` decide; `nodes`, `planner`, `hold_intents`, `controller`,
 //! `recorded` and `work` carry out; `restore_work` is the work of a `restore` term, and `sole_writer` makes `headgate verify` the one
 //! writer. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_kubernetes::leader` decides
 //! who may.
@@ -19,7 +19,7 @@ mod controller;
 mod fixtures;
 mod guard;
 mod handover;
-mod hold_writer;
+mod hold_intents;
 mod holds;
 mod last_reads;
 mod ledger;

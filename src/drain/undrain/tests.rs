@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::*;
 
-fn node(name: &str, pool: &str) -> NodeObject {
+fn node(name: &str, pool: &str) -> NodeMetadata {
     serde_json::from_value(json!({"metadata": {"name": name, "labels": {"pool": pool}}})).unwrap()
 }
 

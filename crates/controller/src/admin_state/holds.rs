@@ -3,7 +3,7 @@
 //! A hold names the pools in which the guard keeps the Node's entries in service, and the signals that it covers: those of the
 //! Node now, for admin states and for health answers. What only rules of Local Services need is
 //! recorded for `why` and turns no answer (see `rule_guard`). So a new signal is covered only once the leader has planned with it.
-//! `hold_writer` publishes the holds.
+//! `hold_intents` publishes the holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

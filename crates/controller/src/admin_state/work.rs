@@ -25,7 +25,7 @@ use tokio_util::task::JoinMap;
 use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 use super::controller::{Controller, WorkProgress};
 use super::guard::GuardSettings;
-use super::hold_writer::{publish_holds, report_refusal};
+use super::hold_intents::{publish_holds, report_refusal};
 use super::holds::DesiredHolds;
 use super::ledger::{LedgerError, LedgerStore};
 use super::local_pools::{self, LocalPoolsContext};
@@ -309,7 +309,7 @@ async fn load_ledger(term: &Term, client: &Client) -> Result<LedgerStore, Ledger
 }
 
 /// Starts the task that publishes holds, or reports that this process may not.
-fn spawn_hold_writer(
+fn spawn_hold_intents(
     tasks: &mut Tasks,
     context: &WorkContext,
     holds: &watch::Sender<Option<Arc<DesiredHolds>>>,
@@ -384,7 +384,7 @@ async fn work_with(
     let list_requests = watch::Sender::new(ListRequest::default());
     let interfaces = watch::Sender::new(Arc::new(InterfaceCache::default()));
     let holds = watch::Sender::new(None);
-    spawn_hold_writer(&mut tasks, context, &holds, &targets);
+    spawn_hold_intents(&mut tasks, context, &holds, &targets);
     let listings = watch::Sender::new(Arc::new(Listing::default()));
     let recorded = watch::Sender::new(Arc::new(Listing::default()));
     let local_pools = LocalPoolsContext {
