@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -32,6 +32,15 @@ pub(crate) struct Traffic {
     pub(crate) sent: u64,
     /// Bodies of answers.
     pub(crate) received: u64,
+}
+
+/// Entries of the journal.
+struct Page {
+    /// The number of the last one.
+    next: u64,
+    /// Entries between the one asked for and these that the journal no longer has.
+    dropped: u64,
+    entries: Vec<Value>,
 }
 
 impl Azure {
@@ -101,8 +110,8 @@ impl Azure {
     /// The number of the journal's last entry.
     pub(crate) async fn now(&self) -> anyhow::Result<u64> {
         let mut after = 0;
-        while let Some((next, _)) = self.page(after).await? {
-            after = next;
+        while let Some(page) = self.page(after).await? {
+            after = page.next;
         }
         Ok(after)
     }
@@ -110,20 +119,33 @@ impl Azure {
     /// The requests about load balancers since this entry.
     pub(crate) async fn since(&self, mut after: u64) -> anyhow::Result<Traffic> {
         let mut traffic = Traffic::default();
-        while let Some((next, entries)) = self.page(after).await? {
+        self.add_since(&mut after, &mut traffic).await?;
+        Ok(traffic)
+    }
+
+    /// Adds the requests since `after`, which becomes the number of the last entry.
+    ///
+    /// # Errors
+    /// The journal has dropped some of them.
+    pub(crate) async fn add_since(&self, after: &mut u64, traffic: &mut Traffic) -> anyhow::Result<()> {
+        while let Some(Page { next, dropped, entries }) = self.page(*after).await? {
+            ensure!(
+                dropped == 0,
+                "the emulator's journal has dropped {dropped} entries that are not counted"
+            );
             for entry in entries.iter().filter(|entry| entry["kind"] == "request") {
                 traffic.requests += 1;
                 traffic.puts += usize::from(entry["method"] == "PUT");
                 traffic.sent += bytes(&entry["body"]);
                 traffic.received += bytes(&entry["answer"]);
             }
-            after = next;
+            *after = next;
         }
-        Ok(traffic)
+        Ok(())
     }
 
     /// Further entries of the journal, if there are any.
-    async fn page(&self, after: u64) -> anyhow::Result<Option<(u64, Vec<Value>)>> {
+    async fn page(&self, after: u64) -> anyhow::Result<Option<Page>> {
         let mut page = self
             .emulator
             .control("GET", &format!("journal?limit=1000&after={after}"), &Value::Null)
@@ -131,8 +153,9 @@ impl Azure {
         let Value::Array(entries) = page["entries"].take() else {
             anyhow::bail!("a journal without entries");
         };
-        let next = page["next"].as_u64().context("the journal's next")?;
-        Ok((!entries.is_empty()).then_some((next, entries)))
+        let number = |name: &str| page[name].as_u64().with_context(|| format!("the journal's {name}"));
+        let (next, dropped) = (number("next")?, number("dropped")?);
+        Ok((!entries.is_empty()).then_some(Page { next, dropped, entries }))
     }
 
     /// Writes an `azure.json` for a leader.

@@ -1,12 +1,13 @@
 //! Requests to the API server by client, from its audit log, which leaves out what kubelets and the API server itself send.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -73,9 +74,10 @@ impl Request {
 }
 
 /// The log, read up to some byte.
+#[derive(Clone)]
 pub(crate) struct AuditLog {
     file: PathBuf,
-    offset: u64,
+    offset: Cell<u64>,
 }
 
 impl AuditLog {
@@ -86,6 +88,8 @@ impl AuditLog {
         Ok(vec![
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}", log_file(directory).display()),
+            // One file: 100 MB and more would begin another.
+            "--audit-log-maxsize=0".to_owned(),
         ])
     }
 
@@ -93,14 +97,23 @@ impl AuditLog {
     pub(crate) fn new(directory: &Path) -> Self {
         Self {
             file: log_file(directory),
-            offset: 0,
+            offset: Cell::new(0),
         }
     }
 
     /// The requests since the last call.
-    pub(crate) fn read(&mut self) -> anyhow::Result<Vec<Request>> {
-        let mut file = BufReader::new(File::open(&self.file).context("the audit log")?);
-        file.seek(SeekFrom::Start(self.offset))?;
+    ///
+    /// # Errors
+    /// The file is shorter than what was read of it, so requests are lost.
+    pub(crate) fn read(&self) -> anyhow::Result<Vec<Request>> {
+        let file = File::open(&self.file).context("the audit log")?;
+        let (length, read) = (file.metadata()?.len(), self.offset.get());
+        ensure!(
+            length >= read,
+            "the audit log has {length} bytes, of which {read} were read: it was rotated"
+        );
+        let mut file = BufReader::new(file);
+        file.seek(SeekFrom::Start(read))?;
         let (mut requests, mut line) = (Vec::new(), String::new());
         loop {
             line.clear();
@@ -109,7 +122,7 @@ impl AuditLog {
             if !line.ends_with('\n') {
                 return Ok(requests);
             }
-            self.offset += u64::try_from(length)?;
+            self.offset.set(self.offset.get() + u64::try_from(length)?);
             let request: Request = serde_json::from_str(&line).context("a line of the audit log")?;
             if request.counts() {
                 requests.push(request);
@@ -138,11 +151,11 @@ pub(crate) fn first_watches(requests: &[Request], since: Timestamp) -> Vec<Durat
     for request in requests {
         if request.client() == "headgate-agent" && request.verb == "watch" && request.completed >= since {
             // Of the own Node, whose name is a parameter; the version from which it goes on changes.
-            let node = request
-                .uri
-                .split(['?', '&'])
-                .find(|part| part.contains("fieldSelector"));
-            let at = first.entry(node.unwrap_or_default()).or_insert(request.completed);
+            let mut parameters = request.uri.split(['?', '&']);
+            let Some(node) = parameters.find(|part| part.contains("fieldSelector")) else {
+                continue;
+            };
+            let at = first.entry(node).or_insert(request.completed);
             *at = (*at).min(request.completed);
         }
     }

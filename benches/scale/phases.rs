@@ -66,7 +66,9 @@ pub(crate) async fn at_rest(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         sleep(length).await;
         Ok(())
     };
-    recording.beside(beside_updates(&run.updates, rate, resting)).await?;
+    recording
+        .beside(&run.azure, beside_updates(&run.updates, rate, resting))
+        .await?;
     let recorded = recording.end(run).await?;
     let (mut leases, mut others) = (0, 0);
     for request in &recorded.usage.headgate_requests {
@@ -104,6 +106,7 @@ pub(crate) async fn at_rest(run: &mut Run<'_>) -> anyhow::Result<Phase> {
 
 /// Changes of Nodes, and each second one that gets a signal, is deleted and comes back.
 pub(crate) async fn churn(run: &mut Run<'_>) -> anyhow::Result<Phase> {
+    let run = &*run;
     let length = run.options.share(50);
     let mut recording = begin(run, "churn", length).await?;
     let (signals, before, begun) = (Signals::default(), run.fleet.downs().await?, Instant::now());
@@ -125,17 +128,24 @@ pub(crate) async fn churn(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         let follow = signals.follow(&run.fleet, before, Duration::ZERO, || is_over.get());
         tokio::try_join!(lives, follow).map(drop)
     };
-    recording
-        .beside(beside_updates(&run.updates, CHURN_RATE, working))
-        .await?;
-    let recorded = recording.end(run).await?;
+    let load = async {
+        let sending = async {
+            sleep(length).await;
+            Ok(())
+        };
+        recording.beside(&run.azure, sending).await?;
+        recording.end(run).await
+    };
+    let (recorded, ()) = tokio::try_join!(load, beside_updates(&run.updates, CHURN_RATE, working))?;
+    restored(&run.fleet).await?;
+    let puts = recorded.usage.arm_puts + run.azure.since(recorded.journal).await?.puts;
     let latencies = signals.latencies(run.begun);
     ensure!(latencies.downs > 0, "no signal was seen");
-    ensure!(recorded.usage.arm_puts > 0, "ARM got no PUT");
+    ensure!(puts > 0, "ARM got no PUT");
     let mut checks = leader_checks(run.options, recorded.usage.leader.as_ref());
     checks.push(Check::new(
-        "PUTs in churn; ARM allows 1,000 in 5 minutes",
-        float(recorded.usage.arm_puts as u64) / recorded.usage.seconds,
+        "PUTs of a signal and its end, of which there is one a second; ARM allows 1,000 in 5 minutes",
+        float(puts as u64) / float(latencies.signals as u64),
         "a second",
         None,
         Budget::Most(rounded(ARM_WRITES_PER_SECOND)),
@@ -218,7 +228,9 @@ pub(crate) async fn burst(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         Ok((took, used, puts))
     };
     let rate = run.updates.rate_at_rest();
-    let (took, used, puts) = recording.beside(beside_updates(&run.updates, rate, working)).await?;
+    let (took, used, puts) = recording
+        .beside(&run.azure, beside_updates(&run.updates, rate, working))
+        .await?;
     let recorded = recording.end(run).await?;
     ensure!(puts > 0, "ARM got no PUT");
     let pools = float(in_pools.len() as u64);
@@ -275,7 +287,9 @@ pub(crate) async fn tainted(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         Ok((tainting, settled.await?, fleet.metrics().await?))
     };
     let rate = run.updates.rate_at_rest();
-    let (tainting, settled, metrics) = recording.beside(beside_updates(&run.updates, rate, working)).await?;
+    let (tainting, settled, metrics) = recording
+        .beside(&run.azure, beside_updates(&run.updates, rate, working))
+        .await?;
     let ledger = run.ledger().await?;
     let recorded = recording.end(run).await?;
     let down = count(&metrics, "headgate_pool_actual_down");
@@ -317,7 +331,11 @@ pub(crate) async fn leader_killed(run: &mut Run<'_>) -> anyhow::Result<Phase> {
     let mut recording = begin(run, "leader killed", length).await?;
     let (node, entries, begun) = (run.options.nodes / 2, run.azure.entries(), Instant::now());
     let Run {
-        fleet, updates, client, ..
+        fleet,
+        updates,
+        client,
+        azure,
+        ..
     } = &mut *run;
     let working = async {
         let killed = fleet.kill_leader().await?;
@@ -343,7 +361,7 @@ pub(crate) async fn leader_killed(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         Ok((failed_over, down))
     };
     let rate = updates.rate_at_rest();
-    let (failed_over, down) = recording.beside(beside_updates(updates, rate, working)).await?;
+    let (failed_over, down) = recording.beside(azure, beside_updates(updates, rate, working)).await?;
     let recorded = recording.end(run).await?;
     ensure!(recorded.usage.arm_puts > 0, "ARM got no PUT");
     let seconds = |figure, time: Duration, budget| Check::new(figure, time.as_secs_f64(), "s", None, budget);
@@ -359,12 +377,13 @@ pub(crate) async fn server_restarted(run: &mut Run<'_>) -> anyhow::Result<Phase>
     let length = run.options.share(5);
     let mut recording = begin(run, "API server restarted", length).await?;
     let (node, begun, stopped) = (run.options.nodes / 2 + 1, Instant::now(), Timestamp::now());
-    let before = run.fleet.downs().await?;
+    let (before, agents, log) = (run.fleet.downs().await?, run.options.agents, run.audit.clone());
     let Run {
         fleet,
         updates,
         client,
         world,
+        azure,
         ..
     } = &mut *run;
     let working = async {
@@ -377,15 +396,25 @@ pub(crate) async fn server_restarted(run: &mut Run<'_>) -> anyhow::Result<Phase>
         let down = ready.elapsed();
         signals::set(client, node, false).await?;
         restored(fleet).await?;
+        let (mut requests, mut watches) = (Vec::new(), Vec::new());
+        let watching = until(async || {
+            requests.extend(log.read()?);
+            watches = audit::first_watches(&requests, stopped);
+            Ok(watches.len() >= agents)
+        });
+        let watching = watching.await?;
+        ensure!(
+            watching,
+            "only {} of {agents} agents watch their Nodes again",
+            watches.len()
+        );
         sleep(length.saturating_sub(begun.elapsed())).await;
-        Ok((outage, down))
+        Ok((outage, down, watches))
     };
     let rate = updates.rate_at_rest();
-    let (outage, down) = recording.beside(beside_updates(updates, rate, working)).await?;
+    let (outage, down, watches) = recording.beside(azure, beside_updates(updates, rate, working)).await?;
     let recorded = recording.end(run).await?;
     ensure!(recorded.usage.arm_puts > 0, "ARM got no PUT");
-    let watches = audit::first_watches(&recorded.requests, stopped);
-    ensure!(!watches.is_empty(), "no agent watches its Node again");
     let seconds = |figure, time: Duration| Check::new(figure, time.as_secs_f64(), "s", None, Budget::None);
     let checks = vec![
         seconds("API server: stopped until ready again", outage),
@@ -395,9 +424,7 @@ pub(crate) async fn server_restarted(run: &mut Run<'_>) -> anyhow::Result<Phase>
             percentile(&watches, 1000),
         ),
     ];
-    let mut phase = Phase::new("API server restarted", recorded, checks);
-    phase.fact("agents whose watch after the restart is in the log", watches.len());
-    Ok(phase)
+    Ok(Phase::new("API server restarted", recorded, checks))
 }
 
 /// Operations of 5 s, and eight writes at once and one a second after that.
@@ -436,7 +463,9 @@ pub(crate) async fn slow_arm(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         Ok(refused - throttled_before)
     });
     let rate = run.updates.rate_at_rest();
-    let refused = recording.beside(beside_updates(&run.updates, rate, working)).await?;
+    let refused = recording
+        .beside(&run.azure, beside_updates(&run.updates, rate, working))
+        .await?;
     let recorded = recording.end(run).await?;
     let latencies = signals.latencies(run.begun);
     ensure!(latencies.downs > 0, "no signal was seen");
@@ -447,7 +476,7 @@ pub(crate) async fn slow_arm(run: &mut Run<'_>) -> anyhow::Result<Phase> {
     Ok(phase)
 }
 
-async fn begin(run: &mut Run<'_>, name: &str, length: Duration) -> anyhow::Result<Recording> {
+async fn begin(run: &Run<'_>, name: &str, length: Duration) -> anyhow::Result<Recording> {
     let since = run.begun.elapsed().as_secs();
     say(&format!("{since} s: {name}, at least {} s", length.as_secs()));
     Recording::begin(run).await
@@ -481,7 +510,7 @@ async fn restored(fleet: &Fleet) -> anyhow::Result<()> {
 }
 
 /// Asks often until something is so; `false` if that takes too long.
-async fn until(is_so: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
+async fn until(mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
     let asking = async {
         while !is_so().await? {
             sleep(LOOK).await;

@@ -9,7 +9,8 @@ use anyhow::Context as _;
 use serde::Serialize;
 use tokio::time::{Instant, interval};
 
-use crate::audit::{self, Request};
+use crate::audit;
+use crate::azure::{Azure, Traffic};
 use crate::measuring::cores::load_average;
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, rounded};
@@ -19,6 +20,8 @@ use crate::traffic::{ApiTotals, Received};
 
 /// Between two samples of the plots.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// After so many samples ARM's requests are counted, before the emulator's journal drops them. An answer that is outstanding then is left out.
+const SAMPLES_OF_COUNT: usize = 60;
 
 /// Everything that a phase used.
 #[derive(Clone, Debug, Serialize)]
@@ -117,8 +120,8 @@ pub(crate) struct Recorded {
     pub(crate) at: f64,
     pub(crate) usage: Usage,
     pub(crate) samples: Vec<Sample>,
-    /// The requests of the audit log.
-    pub(crate) requests: Vec<Request>,
+    /// The last entry of the emulator's journal that is counted.
+    pub(crate) journal: u64,
 }
 
 struct Snapshot {
@@ -152,13 +155,14 @@ pub(crate) struct Recording {
     controllers: Vec<u32>,
     before: Snapshot,
     journal: u64,
+    traffic: Traffic,
     samples: Vec<Sample>,
     /// When the last sample was taken, and the processor time of leader and agents then.
     last: (Instant, Duration, Duration),
 }
 
 impl Recording {
-    pub(crate) async fn begin(run: &mut Run<'_>) -> anyhow::Result<Self> {
+    pub(crate) async fn begin(run: &Run<'_>) -> anyhow::Result<Self> {
         let (agents, controllers) = (run.fleet.agents(), run.fleet.controllers().await?);
         run.audit.read()?;
         let journal = run.azure.now().await?;
@@ -169,6 +173,7 @@ impl Recording {
             controllers,
             before,
             journal,
+            traffic: Traffic::default(),
             samples: Vec::new(),
             last: (Instant::now(), Duration::ZERO, Duration::ZERO),
         };
@@ -177,14 +182,23 @@ impl Recording {
     }
 
     /// Takes samples while `work` runs.
-    pub(crate) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn beside<T>(
+        &mut self,
+        azure: &Azure,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
         let mut work = pin!(work);
         let mut ticks = interval(SAMPLE_INTERVAL);
         ticks.tick().await;
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                _ = ticks.tick() => self.sample(),
+                _ = ticks.tick() => {
+                    self.sample();
+                    if self.samples.len().is_multiple_of(SAMPLES_OF_COUNT) {
+                        azure.add_since(&mut self.journal, &mut self.traffic).await?;
+                    }
+                }
             }
         }
     }
@@ -213,12 +227,13 @@ impl Recording {
         });
     }
 
-    pub(crate) async fn end(self, run: &mut Run<'_>) -> anyhow::Result<Recorded> {
+    pub(crate) async fn end(mut self, run: &Run<'_>) -> anyhow::Result<Recorded> {
         let controllers = run.fleet.controllers().await?;
         let after = Snapshot::take(run, self.agents.iter().chain(&controllers).copied()).await?;
         let seconds = (after.at - self.before.at).as_secs_f64();
         let requests = run.audit.read()?;
-        let traffic = run.azure.since(self.journal).await?;
+        run.azure.add_since(&mut self.journal, &mut self.traffic).await?;
+        let traffic = self.traffic;
         let api = after.api.since(&self.before.api);
         let controller = |id: Option<&u32>| id.and_then(|id| self.controller(*id, &after, seconds));
         let per_second = |count: u64| rounded(float(count) / seconds);
@@ -264,7 +279,7 @@ impl Recording {
             at: rounded((self.before.at - self.run_begun).as_secs_f64()),
             usage,
             samples: self.samples,
-            requests,
+            journal: self.journal,
         })
     }
 
