@@ -157,16 +157,14 @@ pub(crate) async fn churn(run: &mut Run<'_>) -> anyhow::Result<Phase> {
 
 async fn come_and_go(client: &Client, signals: &Signals, node: usize) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(client.clone());
-    let sent = signals.send(client, node).await.context("a signal")?;
+    signals.send(client, node).await.context("a signal")?;
     sleep(GONE_AFTER).await;
     nodes
         .delete(&node_name(node), &DeleteParams::default())
         .await
         .context("deleting a Node")?;
     sleep(BACK_AFTER).await;
-    create_node(&nodes, node).await.context("creating a Node again")?;
-    signals.end(sent);
-    Ok(())
+    create_node(&nodes, node).await.context("creating a Node again")
 }
 
 /// What the issue of scale allows the leader.

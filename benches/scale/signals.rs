@@ -1,9 +1,10 @@
 //! Signals one after the other, and the time from each PATCH until the leader has read the Node's entries as `Down`.
 //!
-//! The leader counts such Nodes in a metric without their names, and works in the order of arrival: the first signal that is open belongs to
-//! the next count. So a single time may be another signal's; the sum of all times is exact.
+//! The leader counts such Nodes in a metric without their names, so the next count is taken for that of the first signal that has none. A single
+//! time may be another signal's, and where a signal is never counted, the times of all later ones are too long: they are exact together where
+//! every signal is counted, and otherwise upper bounds.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -41,29 +42,28 @@ pub(crate) struct Latencies {
     pub(crate) times: Vec<(f64, f64)>,
 }
 
-/// The open signals, and the times of the others.
+impl Latencies {
+    /// A time in words: an upper bound where a signal was not seen.
+    pub(crate) fn words(&self, seconds: f64) -> String {
+        let bound = if self.downs == self.signals { "" } else { "at most " };
+        format!("{bound}{seconds:.2} s")
+    }
+}
+
+/// The signals without a time, and the times of the others.
 #[derive(Default)]
 pub(crate) struct Signals {
     open: RefCell<VecDeque<Instant>>,
     times: RefCell<Vec<(Instant, Duration)>>,
-    ended: Cell<usize>,
 }
 
 impl Signals {
-    /// Gives a Node a signal; returns when.
-    pub(crate) async fn send(&self, client: &Client, node: usize) -> anyhow::Result<Instant> {
+    /// Gives a Node a signal.
+    pub(crate) async fn send(&self, client: &Client, node: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         set(client, node, true).await?;
         self.open.borrow_mut().push_back(begun);
-        Ok(begun)
-    }
-
-    /// Notes that a signal has ended, whether its Node was seen `Down` or not.
-    pub(crate) fn end(&self, sent: Instant) {
-        let mut open = self.open.borrow_mut();
-        let before = open.len();
-        open.retain(|open| *open != sent);
-        self.ended.set(self.ended.get() + before - open.len());
+        Ok(())
     }
 
     /// Notes each `Down` until `done` and no signal is open, or `patience` has passed after that.
@@ -104,7 +104,7 @@ impl Signals {
         let seconds = |per_mille| rounded(percentile(&took, per_mille).as_secs_f64());
         let sum: f64 = took.iter().map(Duration::as_secs_f64).sum();
         Latencies {
-            signals: took.len() + self.open.borrow().len() + self.ended.get(),
+            signals: took.len() + self.open.borrow().len(),
             downs: took.len(),
             mean_seconds: rounded(sum / float(took.len().max(1) as u64)),
             p50_seconds: seconds(500),
