@@ -14,7 +14,7 @@ use crate::azure::{Azure, Traffic};
 use crate::measuring::cores::load_average;
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, rounded};
-use crate::measuring::memory::Memory;
+use crate::measuring::memory::{Memory, forget_peak};
 use crate::scenario::Run;
 use crate::traffic::{ApiTotals, Received};
 
@@ -88,6 +88,7 @@ pub(crate) struct ControllerUsage {
     /// Of one core.
     pub(crate) cpu_percent: f64,
     pub(crate) resident_mebibytes: f64,
+    /// Since the phase began.
     pub(crate) peak_mebibytes: f64,
     /// From the API server: answers, lists and events of watches, as TLS records.
     pub(crate) received_mebibytes: f64,
@@ -164,6 +165,9 @@ pub(crate) struct Recording {
 impl Recording {
     pub(crate) async fn begin(run: &Run<'_>) -> anyhow::Result<Self> {
         let (agents, controllers) = (run.fleet.agents(), run.fleet.controllers().await?);
+        for controller in &controllers {
+            forget_peak(*controller)?;
+        }
         run.audit.read()?;
         let journal = run.azure.now().await?;
         let before = Snapshot::take(run, agents.iter().chain(&controllers).copied()).await?;

@@ -161,7 +161,7 @@ impl Report {
         }
         text.push_str("\n## Budgets\n\n| figure | measured | budget | |\n|---|---|---|---|\n");
         for check in self.phases.iter().flat_map(|phase| &phase.checks) {
-            let verdict = check.pass.map_or("", |pass| if pass { "met" } else { "**missed**" });
+            let verdict = check.pass.map_or("–", |pass| if pass { "met" } else { "**missed**" });
             let budget = check.budget.as_deref().unwrap_or("–");
             row(
                 &mut text,
@@ -255,7 +255,8 @@ impl Report {
 
     fn controllers(&self) -> String {
         let mut text = "\n## Controllers, ARM and the machine\n\nProcessor time is of one core; of the machine, all cores are 100 %. Received is what \
-            the kernel counted on open connections to the API server.\n\n| phase | seconds | leader: CPU | resident, peak | received | other \
+            the kernel counted on open connections to the API server. Churn \
+            is recorded until its last signal, peaks of memory are those of each phase.\n\n| phase | seconds | leader: CPU | resident, peak | received | other \
             controller: CPU, resident | PUTs | requests to ARM | lists, watches of all clients | Node updates | machine busy, load |\n\
             |---|---|---|---|---|---|---|---|---|---|---|\n"
             .to_owned();
