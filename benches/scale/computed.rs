@@ -1,10 +1,12 @@
-//! 100,000 Nodes, computed from this run: every figure is in proportion to what was measured, and nobody has measured it.
+//! 100,000 Nodes, computed from this run: every figure is in proportion to what was measured, and nobody has measured it. Each Node is in as many
+//! pools as in the run.
 
 use serde::Serialize;
 
 use crate::measuring::figures::{float, rounded};
 use crate::recording::Usage;
-use crate::report::{Conditions, Phase};
+use crate::report::{Conditions, LedgerSize, Phase};
+use crate::scenario::LOAD_BALANCERS;
 
 const NODES: f64 = 100_000.0;
 /// After so long each agent lists its own Node and watches it anew.
@@ -20,6 +22,11 @@ const ARM_WRITES: f64 = 1000.0 / 300.0;
 const POOL_ENTRIES: f64 = 5000.0;
 /// The most that the ledger may have.
 const LEDGER_BYTES: f64 = 1_000_000.0;
+/// What the ledger has of one entry with a key and a time of its own: an address, and a network interface.
+const LONE_LEDGER_ENTRIES: [&str; 2] = [
+    r#"[{"down 2026-11-21T10:00:00Z":[10]},["10.224.10.100"]],"#,
+    r#"[{"down 2026-11-21T10:00:00Z":[10]},["name:00001388-0000-4000-8000-000000000000"]],"#,
+];
 
 /// One computed figure.
 #[derive(Clone, Debug, Serialize)]
@@ -33,41 +40,17 @@ pub(crate) struct Computed {
 
 /// Computes all that the phases allow.
 pub(crate) fn computed(conditions: &Conditions, phases: &[Phase]) -> Vec<Computed> {
-    let usage = |name: &str| phases.iter().find(|phase| phase.name == name).map(|phase| &phase.usage);
+    let phase = |name: &str| phases.iter().find(|phase| phase.name == name);
+    let usage = |name: &str| phase(name).map(|phase| &phase.usage);
+    let all_entries = float(LOAD_BALANCERS as u64) * float(conditions.nodes as u64).min(POOL_ENTRIES);
+    let entries = all_entries / float(conditions.nodes as u64);
     let mut all = requests();
     if let Some(rest) = usage("at rest") {
-        all.extend(memory(conditions, rest));
+        all.extend(memory(conditions, rest, usage("churn")));
+        all.extend(updates(rest));
     }
-    if let Some(churn) = usage("churn") {
-        all.extend(updates(churn));
-        let signals = phases
-            .iter()
-            .find(|phase| phase.name == "churn")
-            .and_then(|phase| phase.signals.as_ref());
-        if let Some(signals) = signals.filter(|_| churn.arm_puts > 0) {
-            let puts = float(churn.arm_puts as u64) / float(signals.signals.max(1) as u64);
-            all.push(figure("PUTs of one signal and its end, in this run", puts, "", "churn"));
-            let most = ARM_WRITES / puts;
-            all.push(figure(
-                "signals at which ARM's limit stops that",
-                most,
-                "a second",
-                "1,000 writes in 5 minutes",
-            ));
-        }
-    }
-    all.extend(writes());
-    let ledger = phases
-        .iter()
-        .find_map(|phase| phase.ledger)
-        .filter(|ledger| ledger.entries > 0);
-    if let Some(ledger) = ledger {
-        let each = float(ledger.bytes as u64) / float(ledger.entries as u64);
-        all.push(figure("bytes of a ledger entry", each, "", "taint of three tenths"));
-        let most = LEDGER_BYTES / each;
-        let from = "a ledger of at most 1,000,000 bytes";
-        all.push(figure("pool entries that can be Down at the same time", most, "", from));
-    }
+    all.extend(writes(entries));
+    all.extend(ledger(phases.iter().find_map(|phase| phase.ledger)));
     all
 }
 
@@ -106,49 +89,64 @@ fn requests() -> Vec<Computed> {
     ]
 }
 
-fn memory(conditions: &Conditions, rest: &Usage) -> Vec<Computed> {
+fn memory(conditions: &Conditions, rest: &Usage, churn: Option<&Usage>) -> Vec<Computed> {
     let (Some(leader), Some(other)) = (&rest.leader, &rest.other_controller) else {
         return Vec::new();
     };
     // A controller that does not lead knows no Nodes.
     let base = other.resident_mebibytes;
     let each = (leader.resident_mebibytes - base) / float(conditions.nodes as u64);
-    let most = (MEMORY_LIMIT - base) / each;
-    vec![
+    let mut all = vec![
         figure(
             "leader's memory for a Node, with its pool entries",
             each * 1024.0,
             "KiB",
             "leader less other controller, at rest: Services and the rest are in it, so too much for few Nodes",
         ),
-        figure("leader's memory", base + each * NODES, "MiB", "the same in proportion"),
         figure(
-            "Nodes at which the chart's limit of 256 MiB stops a leader",
-            most,
-            "",
+            "leader's memory at rest",
+            base + each * NODES,
+            "MiB",
             "the same in proportion",
         ),
-    ]
+    ];
+    if let Some(churn) = churn.and_then(|churn| churn.leader.as_ref()) {
+        // Of documents of pools, of which ten are written at a time however many there are.
+        let growth = churn.peak_mebibytes - leader.resident_mebibytes;
+        all.push(figure(
+            "leader's memory in churn",
+            base + each * NODES + growth,
+            "MiB",
+            "the same, and what this run's had more at the peak of churn than at rest",
+        ));
+        all.push(figure(
+            "Nodes at which the chart's limit of 256 MiB stops that",
+            (MEMORY_LIMIT - base - growth) / each,
+            "",
+            "the same",
+        ));
+    }
+    all
 }
 
 /// What updates of kubelets cost the leader.
-fn updates(churn: &Usage) -> Vec<Computed> {
-    let Some(leader) = churn.leader.as_ref().filter(|_| churn.node_updates_per_second > 0.0) else {
+fn updates(rest: &Usage) -> Vec<Computed> {
+    let Some(leader) = rest.leader.as_ref().filter(|_| rest.node_updates_per_second > 0.0) else {
         return Vec::new();
     };
-    let updates = churn.node_updates_per_second * churn.seconds;
+    let updates = rest.node_updates_per_second * rest.seconds;
     let (bytes, processor) = (leader.received_mebibytes / updates, leader.cpu_seconds / updates);
     let rate = NODES / STATUS_PERIOD;
-    let from = "churn, everything counted for its Node updates, at one status in 300 s";
+    let from = "at rest, everything counted for its Node updates, at one status in 300 s";
     vec![
         figure(
-            "leader receives from the API server at rest, at most",
+            "leader receives from the API server at rest",
             bytes * rate,
             "MiB/s",
             from,
         ),
         figure(
-            "leader's processor time at rest, at most",
+            "leader's processor time at rest",
             processor * rate * 100.0,
             "% of a core",
             from,
@@ -157,20 +155,34 @@ fn updates(churn: &Usage) -> Vec<Computed> {
             "Node updates at which one core is full",
             1.0 / processor,
             "a second",
-            "churn",
+            "at rest",
         ),
     ]
 }
 
-/// Where ARM's limit stops pools that always have a change to write.
-fn writes() -> Vec<Computed> {
-    let pools = NODES / POOL_ENTRIES;
-    let mut all = vec![figure(
-        "pools of 5,000 entries, for one entry of each Node",
-        pools,
-        "",
-        "Azure's limit of a pool",
-    )];
+/// Where ARM's limit stops signals, and pools that always have a change to write. Each Node has so many entries.
+fn writes(entries: f64) -> Vec<Computed> {
+    let (pools, puts) = (entries * NODES / POOL_ENTRIES, 2.0 * entries);
+    let mut all = vec![
+        figure(
+            "pools of 5,000 entries",
+            pools,
+            "",
+            "this run's entries of a Node, Azure's limit of a pool",
+        ),
+        figure(
+            "PUTs of one signal and its end",
+            puts,
+            "",
+            "two for each entry of the Node, none written with another's",
+        ),
+        figure(
+            "signals at which ARM's limit stops that",
+            ARM_WRITES / puts,
+            "a second",
+            "1,000 writes in 5 minutes",
+        ),
+    ];
     for operation in [1.0, 5.0, 10.0] {
         all.push(figure(
             format!("PUTs of so many pools without a pause, an operation takes {operation:.0} s"),
@@ -183,6 +195,26 @@ fn writes() -> Vec<Computed> {
             (ARM_WRITES * operation).floor(),
             "",
             "1,000 writes in 5 minutes",
+        ));
+    }
+    all
+}
+
+/// Where the ledger is full.
+fn ledger(measured: Option<LedgerSize>) -> Vec<Computed> {
+    let most = |what: &'static str, bytes: f64, from| figure(what, LEDGER_BYTES / bytes, "", from);
+    let alone: usize = LONE_LEDGER_ENTRIES.iter().map(|text| text.len()).sum();
+    let alone = float(alone as u64) / float(LONE_LEDGER_ENTRIES.len() as u64);
+    let mut all = vec![most(
+        "pool entries that can be Down at the same time, one by one",
+        alone,
+        "a ledger of at most 1,000,000 bytes, each entry with a key and a time of its own",
+    )];
+    if let Some(ledger) = measured.filter(|ledger| ledger.entries > 0) {
+        all.push(most(
+            "the same, together",
+            float(ledger.bytes as u64) / float(ledger.entries as u64),
+            "taint of three tenths, in proportion",
         ));
     }
     all
