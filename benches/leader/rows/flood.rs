@@ -60,9 +60,12 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let bytes = |figure, count: u64| Check::new(figure, mebibytes(count), "MiB", None, Budget::None);
     Ok(Row {
         checks: vec![
-            time(
+            Check::new(
                 "processor time, Lease free → Down read back",
-                confirmed.saturating_sub(seen),
+                millis(confirmed.saturating_sub(seen)),
+                "ms",
+                None,
+                Budget::Most(150.0),
             ),
             time("processor time while 1,000 taints came in", seen.saturating_sub(start)),
             time(
