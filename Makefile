@@ -140,7 +140,7 @@ advisories: build-tools deny-tools ## compare the dependencies with the RustSec 
 	cargo deny --locked --workspace check advisories
 
 .PHONY: bench
-bench: build-tools namespace-tools ## run the agent's benchmarks, with the real control plane
+bench: build-tools namespace-tools static-binary ## run the agent's benchmarks, with the real control plane and the image's program
 	assets=$$($(control_plane)); $(as_in_pods) KUBEBUILDER_ASSETS=$$assets cargo bench --locked $(ARGS)
 
 .PHONY: bench-leader
@@ -152,7 +152,7 @@ scale: build-tools ## measure what headgate costs a large cluster, and write a r
 	assets=$$($(control_plane)); HEADGATE_COMMIT=$(commit) $(as_in_pods) KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench scale
 
 .PHONY: bench-table
-bench-table: build-tools namespace-tools ## run all benchmarks BENCH_RUNS (5) times at a commit without changes, and write their table into benches/README.md; takes hours, with nothing else running
+bench-table: build-tools namespace-tools static-binary ## run all benchmarks BENCH_RUNS (5) times at a commit without changes, and write their table into benches/README.md; takes hours, with nothing else running
 	[[ $(commit) =~ ^[0-9a-f]+$$ ]] || { echo 'bench-table: commit first, in a git checkout' >&2; exit 1; }
 	assets=$$($(control_plane)); export $(as_in_pods) KUBEBUILDER_ASSETS=$$assets; runs=$(or $(BENCH_RUNS),5); \
 	for run in $$(seq "$$runs"); do cargo bench --locked $(ARGS); cargo bench --locked --bench leader $(ARGS); done; \
@@ -190,16 +190,16 @@ campaign: build-tools ## generate HEADGATE_CAMPAIGN (2400) objects and as many s
 	  cargo test --locked -p headgate -p headgate-lab -p headgate-maintenance --test integration --test lab $(ARGS) -- campaign_of --nocapture
 
 .PHONY: static-binary
-static-binary: build-tools ## build target/static/headgate, the released binary
+static-binary: build-tools ## build target/static/headgate, the program of the image and of a release
 	host=$$(rustc -vV | sed -n 's/^host: //p'); static=$(target_dir)/static; \
-	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features -p headgate --target "$$host" --target-dir "$$static"; \
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release -p headgate --target "$$host" --target-dir "$$static"; \
 	install -D -m 755 "$$static/$$host/release/headgate" "$$static/headgate"
 
 .PHONY: size
 size: build-tools size-tools ## print the size of the image's program by crate, as cargo-bloat estimates it
 	host=$$(rustc -vV | sed -n 's/^host: //p'); \
 	RUSTFLAGS='-C target-feature=+crt-static' CARGO_PROFILE_RELEASE_STRIP=none cargo bloat --locked --release --crates -n 40 \
-	  --no-default-features --features otlp -p headgate --target "$$host" --target-dir $(target_dir)/static $(ARGS)
+	  -p headgate --target "$$host" --target-dir $(target_dir)/static $(ARGS)
 
 .PHONY: control-plane
 control-plane: ## build etcd, kube-apiserver, kube-proxy and the others; print their directory

@@ -295,14 +295,12 @@ fn the_image_contains_only_the_static_program_and_a_ca_bundle() {
     ] {
         assert!(cargo.contains(part), "{part} is not in {cargo}");
     }
+    // `make static-binary`, a release and CI build with the default features.
+    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    assert!(manifest.contains("\ndefault = [\"otlp\"]\n"));
+    let arguments = all(build, "ARG");
+    assert!(arguments.contains(&"FEATURES=\"otlp\"".to_owned()), "{arguments:?}");
     assert_eq!(all(image, "FROM"), ["scratch"]);
-    let release = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("release/build.sh")).unwrap();
-    assert_eq!(
-        all(build, "ARG"),
-        ["FEATURES=\"otlp\"", "REVISION=unknown"],
-        "the default features"
-    );
-    assert!(!release.contains("features"), "a release has the default ones");
     let bundle = "/etc/ssl/certs/ca-certificates.crt";
     assert_eq!(
         all(image, "COPY"),
