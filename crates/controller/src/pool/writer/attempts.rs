@@ -91,6 +91,7 @@ struct DeferredPlan {
 #[derive(Clone, Copy)]
 struct Busy {
     since: Instant,
+    /// Since the last write that succeeded.
     attempts: u32,
     /// The first attempt whose write ARM refused.
     refused_since: Option<Instant>,
@@ -101,6 +102,13 @@ impl Attempts {
     pub(super) fn succeed(&mut self) -> bool {
         let before = std::mem::take(self);
         before.last_error.is_some()
+    }
+
+    /// A write has succeeded: waits for a busy load balancer begin anew. For how long ARM has refused another pool stays known.
+    pub(super) fn adopt_success(&mut self) {
+        if let Some(busy) = &mut self.busy {
+            busy.attempts = 0;
+        }
     }
 
     /// Remembers that the PUT or the own read of this pool ends the attempt.

@@ -320,6 +320,7 @@ impl PoolWriter {
         planner.handle_outcome(Outcome::Written(&edit, written.as_ref().copied()));
         match written {
             Ok(()) => {
+                state.attempts.adopt_success();
                 if !edit.is_members_only() {
                     state.written.insert(edit, releases);
                 } else if let Some(pools) = SinglePools::between(&edit.pool, &open, &batch.documents) {

@@ -280,6 +280,26 @@ async fn pool_that_arm_fails_to_read_or_to_write_delays_no_other_pool_for_long()
 }
 
 #[tokio::test(start_paused = true)]
+async fn waits_for_a_busy_load_balancer_begin_anew_after_a_write() {
+    let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+    let busy = json!({"answer": {"code": "AnotherOperationInProgress"}});
+    cluster.fault("PUT", "", Some(4), &busy);
+    cluster.fault("PUT", "IPv6", Some(1), &busy);
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    // Four are refused, one is accepted, and its batch ends with one that is refused.
+    cluster.until("six PUTs", |cluster| cluster.puts().len() == 6).await;
+    cluster.taint(3, &[OUT_OF_SERVICE]);
+    let took = cluster.until_down(&["node-2", "node-3"]).await;
+    assert!(took < 5 * SECOND, "{took:?}");
+    let puts = cluster.puts();
+    let waits: Vec<_> = puts
+        .windows(2)
+        .map(|pair| between(&pair[0], &pair[1]).as_secs())
+        .collect();
+    assert_eq!(waits[..4], [1, 2, 4, 8], "while it stays busy");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pool_that_arm_refuses_for_long_delays_no_retry_of_another_one() {
     // What the other pool's write meets once, and where the intent cannot be recorded.
     let conflict = json!({"answer": {"status": 409}});
