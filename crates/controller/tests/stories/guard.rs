@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use headgate_controller::admin_state::GuardSettings;
 use headgate_core::clock::{Clock, Moment};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DOWN, DRAINING, OUT_OF_SERVICE, TestCluster};
-use super::world::{ENFORCE, SECOND, World, entries, load_balancer, scope, two_load_balancers};
+use super::world::{ENFORCE, SECOND, World, entries, load_balancer, one_pool, scope, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
 const HELD_BACK: &str = "NodeKeptInService";
@@ -203,6 +204,22 @@ async fn maintenance_of_every_node_takes_a_quarter_of_the_pool_at_a_time() {
     sleep(10 * 60 * SECOND).await;
     assert_eq!(down(&cluster), 7, "adminState.minimumInService keeps one");
     assert_eq!(healthy(&cluster, 8).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_of_what_is_given_back_is_free_at_once() {
+    // While the operation is under way, and after it.
+    for millis in (0..2000).step_by(100) {
+        let cluster = cluster(4, &one_pool(4), SHIPPED_GUARD.clone()).await;
+        cluster.taint(1, &[MAINTENANCE]);
+        cluster.settle(&["node-1"]).await;
+        cluster.taint(1, &[]);
+        cluster.until("a PUT", |cluster| cluster.puts().len() == 2).await;
+        sleep(Duration::from_millis(millis)).await;
+        cluster.taint(2, &[MAINTENANCE]);
+        let took = cluster.until_down(&["node-2"]).await;
+        assert!(took < 4 * SECOND, "{millis} ms after the PUT: {took:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
