@@ -52,10 +52,10 @@ make_venv() {
   ! has_venv "$1" || return 0
   python3 -c 'import ensurepip, venv' 2>/dev/null || die "needs python3 with venv for $3: on Debian: apt-get install python3-venv"
   say "fetching $3 from PyPI"
-  rm -rf -- "$1"
-  python3 -m venv "$1"
-  "$1/bin/python" -m pip --disable-pip-version-check --quiet install "${@:4}" --require-hashes --only-binary :all: --requirement "$2"
-  touch "$1/finished"
+  # A caller may stand before ||, where no command that fails ends the script.
+  rm -rf -- "$1" && python3 -m venv "$1" &&
+    "$1/bin/python" -m pip --disable-pip-version-check --quiet install "${@:4}" --require-hashes --only-binary :all: --requirement "$2" &&
+    touch "$1/finished" || die "cannot fetch $3"
   say "ready after $(elapsed), $(du -sm -- "$1" | cut -f 1) MB: $1"
 }
 

@@ -206,13 +206,13 @@ fn ledger(measured: Option<LedgerSize>) -> Vec<Computed> {
     let alone: usize = LONE_LEDGER_ENTRIES.iter().map(|text| text.len()).sum();
     let alone = float(alone as u64) / float(LONE_LEDGER_ENTRIES.len() as u64);
     let mut all = vec![most(
-        "pool entries that can be Down at the same time, one by one",
+        "Nodes with one pool entry each that can be Down at the same time, one by one",
         alone,
         "a ledger of at most 1,000,000 bytes, each entry with a key and a time of its own",
     )];
     if let Some(ledger) = measured.filter(|ledger| ledger.entries > 0) {
         all.push(most(
-            "the same, together",
+            "pool entries of this run's Nodes that can be Down at the same time, together",
             float(ledger.bytes as u64) / float(ledger.entries as u64),
             "taint of three tenths, in proportion",
         ));

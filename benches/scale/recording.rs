@@ -20,8 +20,8 @@ use crate::traffic::{ApiTotals, Received};
 
 /// Between two samples of the plots.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// After so many samples ARM's requests are counted, before the emulator's journal drops them. An answer that is outstanding then is left out.
-const SAMPLES_OF_COUNT: usize = 60;
+/// Between two counts of ARM's requests, before the emulator's journal drops them. An answer that is outstanding then is left out.
+const COUNT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Everything that a phase used.
 #[derive(Clone, Debug, Serialize)]
@@ -191,20 +191,31 @@ impl Recording {
         azure: &Azure,
         work: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
-        let mut work = pin!(work);
-        let mut ticks = interval(SAMPLE_INTERVAL);
-        ticks.tick().await;
-        loop {
-            tokio::select! {
-                done = &mut work => return done,
-                _ = ticks.tick() => {
-                    self.sample();
-                    if self.samples.len().is_multiple_of(SAMPLES_OF_COUNT) {
-                        azure.add_since(&mut self.journal, &mut self.traffic).await?;
+        let (mut journal, mut traffic) = (self.journal, self.traffic);
+        let outcome = {
+            let counting = async {
+                let mut rounds = interval(COUNT_INTERVAL);
+                rounds.tick().await;
+                loop {
+                    rounds.tick().await;
+                    if let Err(error) = azure.add_since(&mut journal, &mut traffic).await {
+                        return error;
                     }
                 }
+            };
+            let (mut work, mut counting) = (pin!(work), pin!(counting));
+            let mut ticks = interval(SAMPLE_INTERVAL);
+            ticks.tick().await;
+            loop {
+                tokio::select! {
+                    done = &mut work => break done,
+                    error = &mut counting => break Err(error),
+                    _ = ticks.tick() => self.sample(),
+                }
             }
-        }
+        };
+        (self.journal, self.traffic) = (journal, traffic);
+        outcome
     }
 
     fn times(&self) -> (Instant, Duration, Duration) {

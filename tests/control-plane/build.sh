@@ -78,8 +78,8 @@ build() {
   say "built in $(elapsed): $assets, $(du -sm -- "$assets" | cut -f 1) MB"
 }
 
-# Takes the programs of a sandbox as they were released, where the list of releases answers within 5 s. Each step has a bound, after which they are
-# built instead.
+# Takes the programs of a sandbox as they were released, where the list of releases answers within 5 s. Each download has a bound, after which
+# they are built instead.
 fetch() {
   local tool=$root/setup-envtest version directory
   find_go

@@ -295,7 +295,17 @@ fn the_image_contains_only_the_static_program_and_a_ca_bundle() {
     ] {
         assert!(cargo.contains(part), "{part} is not in {cargo}");
     }
-    // `make static-binary`, a release and CI build with the default features.
+    // `make static-binary` and a release build with the default features.
+    for (file, from) in [("release/build.sh", "programs() {"), ("Makefile", "\nstatic-binary:")] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+        let build = text
+            .split_once(from)
+            .unwrap()
+            .1
+            .lines()
+            .find(|line| line.contains("cargo build"));
+        assert!(!build.unwrap().contains("features"), "{file}: {build:?}");
+    }
     let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
     assert!(manifest.contains("\ndefault = [\"otlp\"]\n"));
     let arguments = all(build, "ARG");
