@@ -98,8 +98,8 @@ struct State {
 }
 
 enum Stage {
-    /// Not parsed yet.
-    Collecting(Vec<Bytes>),
+    /// Not parsed yet. A copy: what the connection has received into is free for the next chunk.
+    Collecting(Vec<u8>),
     /// A blocking thread parses what arrives.
     Parsing {
         chunks: mpsc::Sender<Bytes>,
@@ -128,10 +128,10 @@ impl BodySink {
         let is_collected = state.received <= state.parser.extent.max_collected_bytes();
         match &mut state.stage {
             Stage::Collecting(collected) => {
-                collected.push(chunk);
+                collected.extend_from_slice(&chunk);
                 if !is_collected {
                     let (chunks, queue) = mpsc::channel(MAX_QUEUED_CHUNKS);
-                    let reader = BodyReader::arriving(std::mem::take(collected), queue);
+                    let reader = BodyReader::arriving(std::mem::take(collected).into(), queue);
                     let parse = Arc::clone(&state.parser.parse);
                     let job = tokio::task::spawn_blocking(move || parse(reader));
                     state.stage = Stage::Parsing { chunks, job };
@@ -158,13 +158,15 @@ impl BodySink {
     pub(crate) async fn finish(&self) -> Result<Bytes, TransportError> {
         let mut state = self.0.lock().await;
         let (parse, length) = (Arc::clone(&state.parser.parse), state.received);
-        let parse_whole = move |chunks: Vec<Bytes>| {
-            let text = concatenate(chunks, length);
+        let parse_whole = move |mut text: Vec<u8>| {
+            // It has grown by doubling.
+            text.shrink_to_fit();
+            let text = Bytes::from(text);
             parse(BodyReader::whole(text.clone())).map(|()| text)
         };
         let parsed = match std::mem::replace(&mut state.stage, Stage::Collecting(Vec::new())) {
-            Stage::Collecting(chunks) if length <= MAX_INLINE_BYTES => parse_whole(chunks),
-            Stage::Collecting(chunks) => joined(tokio::task::spawn_blocking(move || parse_whole(chunks)).await),
+            Stage::Collecting(text) if length <= MAX_INLINE_BYTES => parse_whole(text),
+            Stage::Collecting(text) => joined(tokio::task::spawn_blocking(move || parse_whole(text)).await),
             Stage::Parsing { chunks, job } => {
                 drop(chunks);
                 joined(job.await).map(|()| Bytes::new())
@@ -180,17 +182,6 @@ fn joined<T>(parsed: Result<Result<T, String>, JoinError>) -> Result<T, String> 
     parsed.unwrap_or_else(|error| Err(error.to_string()))
 }
 
-fn concatenate(mut chunks: Vec<Bytes>, length: usize) -> Bytes {
-    if let [chunk] = &mut *chunks {
-        return std::mem::take(chunk);
-    }
-    let mut text = Vec::with_capacity(length);
-    for chunk in chunks {
-        text.extend_from_slice(&chunk);
-    }
-    text.into()
-}
-
 /// A body for its parser: as text, or as a blocking reader whose end is the end of the body, or of the request that was dropped.
 pub(crate) struct BodyReader {
     current: Bytes,
@@ -198,7 +189,6 @@ pub(crate) struct BodyReader {
     position: usize,
     /// What follows `current` in the same chunk.
     rest: Bytes,
-    collected: std::vec::IntoIter<Bytes>,
     /// Further chunks, on a blocking thread.
     queue: Option<mpsc::Receiver<Bytes>>,
 }
@@ -209,28 +199,20 @@ impl BodyReader {
             current: Bytes::new(),
             position: 0,
             rest: text,
-            collected: Vec::new().into_iter(),
             queue: None,
         }
     }
 
-    pub(crate) fn arriving(collected: Vec<Bytes>, queue: mpsc::Receiver<Bytes>) -> Self {
+    pub(crate) fn arriving(collected: Bytes, queue: mpsc::Receiver<Bytes>) -> Self {
         Self {
-            collected: collected.into_iter(),
             queue: Some(queue),
-            ..Self::whole(Bytes::new())
+            ..Self::whole(collected)
         }
     }
 
     /// The whole body, if it is in memory.
     pub(crate) fn text(&self) -> Option<&[u8]> {
         self.queue.is_none().then_some(&*self.rest)
-    }
-
-    fn next_chunk(&mut self) -> Option<Bytes> {
-        self.collected
-            .next()
-            .or_else(|| self.queue.as_mut().and_then(mpsc::Receiver::blocking_recv))
     }
 
     /// The next piece of at most [`PIECE_BYTES`].
@@ -240,7 +222,7 @@ impl BodyReader {
             thread::yield_now();
         }
         if self.rest.is_empty() {
-            self.rest = self.next_chunk()?;
+            self.rest = self.queue.as_mut().and_then(mpsc::Receiver::blocking_recv)?;
         }
         Some(self.rest.split_to(self.rest.len().min(PIECE_BYTES)))
     }

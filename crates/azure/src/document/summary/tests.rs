@@ -25,7 +25,7 @@ fn body(text: &str) -> BodyReader {
 /// The same as it arrives.
 fn arriving(text: &str) -> BodyReader {
     let (_, queue) = mpsc::channel(1);
-    BodyReader::arriving(vec![Bytes::copy_from_slice(text.as_bytes())], queue)
+    BodyReader::arriving(Bytes::copy_from_slice(text.as_bytes()), queue)
 }
 
 /// A load balancer without its pools, and those: as their documents have them.
