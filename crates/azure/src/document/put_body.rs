@@ -2,9 +2,11 @@
 //!
 //! It serializes from the document, or from the texts of its addresses, without a copy of the values, because a pool may have thousands of them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde::ser::{Error as _, Serialize, SerializeMap as _, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -117,12 +119,12 @@ impl Serialize for PutText<'_> {
             let value: &RawValue = serde_json::from_slice(text).map_err(S::Error::custom)?;
             return value.serialize(serializer);
         }
-        let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(S::Error::custom)?;
+        let fields: BTreeMap<Name<'_>, &RawValue> = serde_json::from_slice(text).map_err(S::Error::custom)?;
         let fields = fields
             .iter()
-            .filter(|(name, _)| !part.read_only().contains(&name.as_str()));
+            .filter(|(Name(name), _)| !part.read_only().contains(&name.as_ref()));
         let mut map = serializer.serialize_map(None)?;
-        for (name, value) in fields {
+        for (Name(name), value) in fields {
             match part.child(name) {
                 Some(part) => map.serialize_entry(name, &Self(part, value.get().as_bytes()))?,
                 None => map.serialize_entry(name, value)?,
@@ -131,3 +133,7 @@ impl Serialize for PutText<'_> {
         map.end()
     }
 }
+
+/// A name that is copied only where it has escapes.
+#[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
