@@ -265,7 +265,7 @@ async fn list(
     let managed = scope.managed.clone();
     let select = move |id: &LoadBalancerId| managed.contains(id);
     let found = match arm
-        .list_load_balancers(&scope.group, select, PoolEntry::reader(), deadline)
+        .list_load_balancers(&scope.group, select, PoolEntry::reader(Vec::new()), deadline)
         .await
     {
         Ok(found) => found,

@@ -20,8 +20,9 @@ pub(super) async fn read_load_balancer(
     recorded_pools: &BTreeSet<PoolId>,
     deadline: Instant,
 ) -> Result<LoadBalancerRead<PoolEntry>, ArmError> {
+    let reader = PoolEntry::reader(previous.map_or_else(Vec::new, |previous| previous.pools.clone()));
     if !previous.is_some_and(|previous| previous.is_assembled) {
-        match arm.get_load_balancer(id, PoolEntry::reader(), deadline).await {
+        match arm.get_load_balancer(id, reader.clone(), deadline).await {
             Err(error @ ArmError::TooLarge(_)) => {
                 tracing::info!(load_balancer = %id, %error, "load balancer too large; it is read in parts");
             }
@@ -30,6 +31,5 @@ pub(super) async fn read_load_balancer(
     }
     let known = previous.into_iter().flat_map(|previous| &previous.pools);
     let known = known.map(|pool| &pool.id).chain(recorded_pools).cloned().collect();
-    arm.get_load_balancer_in_parts(id, &known, PoolEntry::reader(), deadline)
-        .await
+    arm.get_load_balancer_in_parts(id, &known, reader, deadline).await
 }

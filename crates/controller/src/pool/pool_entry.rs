@@ -15,6 +15,7 @@ use headgate_core::lower_case;
 
 use super::fingerprint::Fingerprint;
 use super::interface_cache::InterfaceCache;
+use super::view::PoolView;
 use super::{ClusterNode, NodeIndex};
 
 /// One backend address of a pool, parsed once for each read: plans are made far more often than reads.
@@ -36,10 +37,39 @@ impl PoolEntry {
         Self::with_texts(address, &mut SharedTexts::default())
     }
 
-    /// Reads the entries of one or more load balancers. Equal texts are in memory once: a node has an entry in each of many pools.
-    pub fn reader() -> impl Fn(BackendAddress<'_>) -> Self + Clone + Send + Sync + 'static {
-        let texts = Arc::new(Mutex::new(SharedTexts::default()));
-        move |address| Self::with_texts(address, &mut texts.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Reads the entries of one or more load balancers. Equal texts are in memory once: a node has an entry in each of many pools. An entry
+    /// that is the one in its place in these pools, which an earlier read showed, has the texts of that one.
+    pub fn reader(earlier: Vec<Arc<PoolView>>) -> impl Fn(BackendAddress<'_>) -> Self + Clone + Send + Sync + 'static {
+        let earlier = earlier.into_iter().flat_map(|pool| {
+            let places = 0..pool.entries.len();
+            places.map(move |place| pool.entries[place].clone())
+        });
+        let known = Arc::new(Mutex::new((earlier, SharedTexts::default())));
+        move |address| {
+            let (earlier, texts) = &mut *known.lock().unwrap_or_else(PoisonError::into_inner);
+            match earlier.next().filter(|earlier| earlier.is_of(address)) {
+                Some(earlier) => Self {
+                    admin_state: address.admin_state(),
+                    ..earlier
+                },
+                None => Self::with_texts(address, texts),
+            }
+        }
+    }
+
+    /// Whether the address is this entry's, whatever its admin state. Only those with an IPv4 address are compared.
+    fn is_of(&self, address: BackendAddress<'_>) -> bool {
+        let (Some(IpAddr::V4(ip)), NodeMatcher::Address(IpAddr::V4(known))) = (address.ip_address(), &self.matcher)
+        else {
+            return false;
+        };
+        let is_same_name = match (address.name(), &self.name) {
+            (Some(name), Some(known)) => name.eq_ignore_ascii_case(known),
+            (name, known) => name.is_none() && known.is_none(),
+        };
+        // The key of an IPv4-mapped address begins with a colon.
+        let is_mapped = || self.key.as_ref().is_none_or(|key| key.as_str().starts_with(':'));
+        ip == *known && is_same_name && !is_mapped()
     }
 
     /// The same entry, with the texts of one that an earlier read showed in its place if they are equal.
@@ -231,7 +261,7 @@ impl NodeMatcher {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::fixtures::pool_of;
     use super::*;
@@ -257,7 +287,7 @@ mod tests {
 
     #[test]
     fn entries_of_one_machine_in_several_load_balancers_have_the_same_texts() {
-        let read = PoolEntry::reader();
+        let read = PoolEntry::reader(Vec::new());
         let interface = |name: &str| {
             let configuration =
                 format!("/VirtualMachineScaleSets/V/virtualMachines/1/networkInterfaces/{name}/ipConfigurations/c");
@@ -275,6 +305,47 @@ mod tests {
             ["name:guid", "/virtualmachinescalesets/v/virtualmachines/1"]
         );
         assert!(one.iter().zip(&other).all(|(one, other)| Arc::ptr_eq(one, other)));
+    }
+
+    #[test]
+    fn entry_that_is_as_the_one_in_its_place_before_has_the_texts_of_that_one() {
+        let entry =
+            |name: Value, ip: &str| json!({"name": name, "properties": {"ipAddress": ip, "adminState": "Down"}});
+        let before = entry(json!("n"), "10.0.0.1");
+        for (earlier, now, is_shared) in [
+            (
+                &before,
+                json!({"name": "N", "properties": {"ipAddress": "10.0.0.1"}}),
+                true,
+            ),
+            (&entry(json!(null), "10.0.0.1"), entry(json!(null), "10.0.0.1"), true),
+            (&before, entry(json!("m"), "10.0.0.1"), false),
+            (&before, entry(json!(null), "10.0.0.1"), false),
+            (&before, entry(json!("n"), "10.0.0.2"), false),
+            (&before, entry(json!("n"), "::ffff:10.0.0.1"), false),
+            (&entry(json!("n"), "::ffff:10.0.0.1"), before.clone(), false),
+            (&before, json!({"name": "n"}), false),
+            (&json!(null), json!(null), false),
+        ] {
+            let (earlier, now) = (pool_of(earlier), pool_of(&now));
+            let view = PoolView {
+                id: earlier.id.clone(),
+                entries: earlier.addresses().map(PoolEntry::new).collect(),
+                interfaces: Vec::new(),
+                has_unmatched_entry: false,
+                rules: Vec::new(),
+            };
+            let known = view.entries[0].clone();
+            let read = PoolEntry::reader(vec![Arc::new(view)]);
+            let address = now.addresses().next().unwrap();
+            for is_shared in [is_shared, false] {
+                let found = read(address);
+                assert_eq!(found, PoolEntry::new(address));
+                let is_found = known.key.as_ref().zip(found.key.as_ref());
+                let is_found = is_found.is_some_and(|(known, found)| Arc::ptr_eq(&known.text, &found.text));
+                assert_eq!(is_found, is_shared, "{now:?}");
+            }
+        }
     }
 
     #[test]
