@@ -4,11 +4,12 @@
 //! `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORIES=1000..2000` their seeds, and `HEADGATE_STORY=17` runs only that
 //! seed. Without them half of the runs have seeds that are always the same, the others fresh ones.
 
+use std::cell::RefCell;
 use std::io::Write as _;
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// From one line about the progress of many runs to the next.
@@ -45,13 +46,37 @@ impl Random {
     }
 }
 
+thread_local! {
+    /// The panics on this thread since the run began.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has each thread remember its panics.
+fn remember_panics() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            // A thread that ends has no run.
+            let _ = PANICS.try_with(|panics| panics.borrow_mut().push(panic.to_string()));
+            before(panic);
+        }));
+    });
+}
+
+/// Runs this in paused time. A panic of any of its tasks fails it, also one that the product survives.
 pub(crate) fn in_paused_time(run: impl Future<Output = ()>) {
+    remember_panics();
+    PANICS.take();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .unwrap();
     runtime.block_on(run);
+    drop(runtime);
+    let panics = PANICS.take();
+    assert!(panics.is_empty(), "a task has panicked: {}", panics.join("\n"));
 }
 
 /// The number in a variable of the environment, if it is set.
@@ -165,4 +190,18 @@ pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: imp
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a task has panicked")]
+    fn a_panic_that_a_run_survives_fails_it() {
+        in_paused_time(async {
+            let task = tokio::spawn(async { panic!("a defect") });
+            assert!(task.await.is_err());
+        });
+    }
 }

@@ -209,6 +209,7 @@ async fn invalid_ledger_stops_all_writes_and_names_the_remedy() {
         write_ledger(&cluster, text).await;
         cluster.taint(2, &[DRAINING]);
         cluster.start_leader(ENFORCE).await;
+        cluster.leader().allow_failed_terms();
         sleep(120 * SECOND).await;
         let failures = cluster.leader().failures.lock().unwrap().clone();
         assert!(!failures.is_empty(), "{text}");
@@ -241,6 +242,7 @@ async fn unreachable_arm_is_reported_on_signalled_nodes() {
     cluster.world.arm_unreachable = Some("the Secret kube-system/azure is not there");
     cluster.taint(2, &[DRAINING]);
     cluster.start_leader(ENFORCE).await;
+    cluster.leader().allow_failed_terms();
     sleep(120 * SECOND).await;
     let failures = cluster.leader().failures.lock().unwrap().len();
     let notes = cluster.notes(FAILED, "node-2").await;
@@ -257,6 +259,7 @@ async fn ledger_of_another_version_is_refused_with_an_event() {
         write_ledger(&cluster, &text).await;
         cluster.taint(2, &[DRAINING]);
         cluster.start_leader(ENFORCE).await;
+        cluster.leader().allow_failed_terms();
         sleep(60 * SECOND).await;
         let notes = cluster.notes(LEDGER_REJECTED, "leader-1").await;
         let expected = format!("a ledger of version {version}, and this headgate knows version 1");

@@ -38,6 +38,7 @@ pub(crate) struct World {
     load_balancers: watch::Sender<Arc<TrafficByNode>>,
     pub(crate) registry: Registry,
     metrics: Metrics,
+    leader_metrics: LeaderMetrics,
     node_writes: NodeWriteMetrics,
     leaders: AtomicU32,
     /// Whether gates follow the agents' conditions, as without Azure.
@@ -67,6 +68,20 @@ pub(crate) fn node(name: &str) -> Value {
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
+/// No term of a story fails: another would lead, and the story would end as if nothing had happened.
+impl Drop for World {
+    fn drop(&mut self) {
+        for reason in ["error", "returned", "panic"] {
+            let series = format!("headgate_leader_failed_terms_total{{reason=\"{reason}\"}}");
+            let failed: u32 = series_value(&self.registry, &series);
+            assert!(
+                failed == 0 || std::thread::panicking(),
+                "{failed} terms failed: {reason}"
+            );
+        }
+    }
+}
+
 impl World {
     /// Nodes that are in service in their load balancers.
     pub(crate) async fn new(nodes: &[&str]) -> Self {
@@ -74,6 +89,7 @@ impl World {
         let (client, clock) = (fake.client().0, fake.clock());
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
+        let leader_metrics = LeaderMetrics::register(&mut registry);
         let node_writes = NodeWriteMetrics::register(&mut registry);
         let world = Self {
             fake,
@@ -82,6 +98,7 @@ impl World {
             load_balancers: watch::Sender::default(),
             registry,
             metrics,
+            leader_metrics,
             node_writes,
             leaders: AtomicU32::new(0),
             is_probed: false,
@@ -131,7 +148,7 @@ impl World {
             name,
             clock: self.clock.clone(),
             metrics: self.metrics.clone(),
-            leader_metrics: LeaderMetrics::default(),
+            leader_metrics: self.leader_metrics.clone(),
             node_writes: self.node_writes.clone(),
             load_balancers,
             automatic: self.automatic.clone(),

@@ -1,5 +1,6 @@
 //! A leader in the test's own process, which can be stopped and killed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
@@ -12,7 +13,9 @@ use headgate_controller::pool::{ListScope, read_node};
 use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_core::clock::Clock;
 use headgate_core::node::{Node, NodeObject, NodeReader};
-use headgate_kubernetes::leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LockMetrics, Term};
+use headgate_kubernetes::leader::{
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LockMetrics, Term,
+};
 use headgate_kubernetes::{EventSink, NodeWriteMetrics, TermAccess, TermStores, WatchReporter};
 use headgate_test_kubernetes::{event_sink, series_value};
 use kube::Client;
@@ -62,6 +65,22 @@ pub(crate) struct Leader {
     pub(crate) registry: Registry,
     /// The errors of the terms whose work failed.
     pub(crate) failures: Arc<Mutex<Vec<String>>>,
+    /// Whether the story wants such terms.
+    may_fail: AtomicBool,
+}
+
+/// No term fails unless the story wants it: another would lead, and the story would end as if nothing had happened.
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if self.may_fail.load(Ordering::Relaxed) || std::thread::panicking() {
+            return;
+        }
+        for reason in ["error", "returned", "panic"] {
+            let failed = self.metric(&format!("headgate_leader_failed_terms_total{{reason=\"{reason}\"}}"));
+            let errors = self.failures.lock().unwrap().clone();
+            assert!(failed < 1.0, "{failed} terms failed: {reason}, {errors:?}");
+        }
+    }
 }
 
 impl Leader {
@@ -80,7 +99,10 @@ impl Leader {
     ) -> Self {
         let mut registry = Registry::default();
         let placement = CandidatePlacement::Replicas;
-        let config = LeaderElectionConfig::new(client.clone(), name.to_owned(), placement, world.clock.clone());
+        let config = LeaderElectionConfig {
+            metrics: LeaderMetrics::register(&mut registry),
+            ..LeaderElectionConfig::new(client.clone(), name.to_owned(), placement, world.clock.clone())
+        };
         let elector = LeaderElector::new(config);
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
@@ -169,7 +191,13 @@ impl Leader {
             task: AbortOnDropHandle::new(task),
             registry,
             failures,
+            may_fail: AtomicBool::new(false),
         }
+    }
+
+    /// Says that the story wants terms whose work fails.
+    pub(crate) fn allow_failed_terms(&self) {
+        self.may_fail.store(true, Ordering::Relaxed);
     }
 
     /// Aborts it as SIGKILL does.
