@@ -198,13 +198,29 @@ impl Invariants {
         })
     }
 
+    /// Checks the sender of each write of a leader that may change more than admin states.
+    pub(crate) fn sender_spy(&self, terms: watch::Receiver<Option<Term>>) -> Spy {
+        let invariants = self.clone();
+        self.state.lock().unwrap().terms.push(terms.clone());
+        Arc::new(move |request| {
+            if request.method() == Method::PUT {
+                invariants.check_sender(request, &terms);
+            }
+        })
+    }
+
+    /// All pools as the emulator has them, but for their admin states.
+    pub(crate) fn members(&self) -> Vec<Value> {
+        self.pools().iter().map(comparable).collect()
+    }
+
     fn violation(&self, text: String) {
         self.state.lock().unwrap().violations.push(text);
     }
 
-    fn write(&self, request: &Request<bytes::Bytes>, terms: &watch::Receiver<Option<Term>>) {
-        let path = request.uri().path().to_owned();
-        self.state.lock().unwrap().puts += 1;
+    /// Checks that the only leader that may write sends this, on the condition that what it has read is still there. Returns the etag.
+    fn check_sender(&self, request: &Request<bytes::Bytes>, terms: &watch::Receiver<Option<Term>>) -> Option<String> {
+        let path = request.uri().path();
         if terms.borrow().as_ref().is_none_or(|term| term.permit().is_err()) {
             self.violation(format!("{path} is written without a valid term"));
         }
@@ -212,19 +228,23 @@ impl Invariants {
         if writers > 1 {
             self.violation(format!("{path} is written while {writers} leaders may write"));
         }
-        let if_match = request
-            .headers()
-            .get(IF_MATCH)
-            .map(|etag| etag.to_str().unwrap().to_owned());
+        let if_match = request.headers().get(IF_MATCH);
+        if if_match.is_none() {
+            self.violation(format!("{path} is written without If-Match"));
+        }
+        if_match.map(|etag| etag.to_str().unwrap().to_owned())
+    }
+
+    fn write(&self, request: &Request<bytes::Bytes>, terms: &watch::Receiver<Option<Term>>) {
+        let path = request.uri().path().to_owned();
+        self.state.lock().unwrap().puts += 1;
+        let if_match = self.check_sender(request, terms);
         let Some(before) = self.pool(&path) else {
             self.violation(format!("{path} is written and is not there"));
             return;
         };
         let body: Value = serde_json::from_slice(request.body()).unwrap();
-        let Some(if_match) = if_match else {
-            self.violation(format!("{path} is written without If-Match"));
-            return;
-        };
+        let Some(if_match) = if_match else { return };
         if before["etag"] != *if_match {
             let version = (path.to_lowercase(), if_match);
             let planned_from = self.state.lock().unwrap().versions.get(&version).cloned();

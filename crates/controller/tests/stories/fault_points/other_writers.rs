@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::held_deletions::{self, HARD_TAINT, is_delayed, is_out, start_agent};
+use super::super::invariants::Invariants;
 use super::super::local_pools::cluster::{LocalCluster, Options, nodes, operations_of};
 use super::super::rows::cluster::{SECOND, TestCluster};
 use super::super::world::{World, address, load_balancer, pool_path};
@@ -52,11 +53,12 @@ async fn play_local_pool(points: &FaultPoints) {
     cluster.leader.kill();
     cluster.fake.inject(points);
     let (_act, acts) = watch::channel(0);
+    let invariants = Invariants::new(cluster.world.emulator.clone(), cluster.world.guard.minimum_in_service);
     let replica = run_replica(
         (&cluster.fake, &cluster.world),
         FIRST,
         acts,
-        |_| std::sync::Arc::new(|_| ()),
+        |terms| invariants.sender_spy(terms),
         || (),
     );
     let until_members = async |numbers: &[usize], appliances: &[&str]| {
@@ -90,6 +92,7 @@ async fn play_local_pool(points: &FaultPoints) {
         () = replica => {}
         () = script => {}
     }
+    invariants.assert_held(&[]);
     for put in cluster.world.puts() {
         let list = put["body"]["properties"]["loadBalancerBackendAddresses"].as_array();
         let written: Vec<_> = list

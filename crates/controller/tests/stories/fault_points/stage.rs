@@ -9,6 +9,7 @@ use headgate_controller::admin_state::Policy;
 use headgate_kubernetes::leader::Term;
 use headgate_test_kubernetes::{FakeApi, FaultPoints};
 use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -46,6 +47,8 @@ pub(super) struct Stage {
     pub(super) invariants: Invariants,
     /// Whether each crash deletes the ledger.
     pub(super) loses_ledger: bool,
+    /// The pools at the beginning, but for their admin states, which alone may change.
+    members: Vec<Value>,
     act: watch::Sender<u8>,
 }
 
@@ -61,6 +64,7 @@ impl Stage {
         sleep(SETTLED).await;
         cluster.fake.inject(points);
         Self {
+            members: invariants.members(),
             cluster,
             invariants,
             loses_ledger: false,
@@ -91,6 +95,17 @@ impl Stage {
             () = script => {}
         }
         self.invariants.assert_held(&[]);
+        // Also by a process that no spy watches.
+        assert_eq!(
+            self.invariants.members(),
+            self.members,
+            "more than admin states is changed"
+        );
+        let puts = self.cluster.puts();
+        assert!(
+            puts.iter().all(|put| put.if_match.is_some()),
+            "a write without If-Match"
+        );
     }
 
     /// A Pod of the controllers, whose writes keep the invariants.
