@@ -1,23 +1,28 @@
 //! Random runs in paused time: slices, Services, Nodes, signals, other writers, ARM, the API server and the leader change and
 //! fail at random; leaders are killed at any await. The queue never has more updates than there are pools, and no update is
 //! tried more often than its budget. Afterwards every pool has its members, every admin state is right, and foreign entries are
-//! as they were. In half of the runs the guard keeps an entry of each pool in service, whatever is written, and in half of them the
-//! load balancers count as large, so that single pools are read between two writes of members.
+//! as they were. No write drops a member that had endpoints all the time. In half of the runs the guard keeps an entry of each pool in
+//! service, whatever is written, and in half of them the load balancers count as large, so that single pools are read between two writes
+//! of members.
 //!
 //! Each run follows from its seed: see `headgate_test_kubernetes::run_seeds`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use headgate_azure_emulator::{Emulator, entries_of, pools_in};
 use headgate_controller::admin_state::GuardSettings;
 use headgate_test_kubernetes::{Fault, Random, run_seeds};
+use hyper::header::IF_MATCH;
+use hyper::{Method, Request};
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::super::assumptions::Assumptions;
 use super::super::guard::GUARD;
-use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer, pool_path};
+use super::super::world::{ENFORCE, Leader, SECOND, Spy, address, entries, id_of, load_balancer, pool_path};
 use super::cluster::{LocalCluster, Options, set_rule};
 
 const NODES: usize = 4;
@@ -37,11 +42,64 @@ const SETTLE_TIME: Duration = Duration::from_mins(8);
 const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 /// Attempts after the first.
 const MAX_RETRIES: u64 = 3;
-/// The leader may not know a Node for so long after it was created again.
+/// How old the observations of a leader may be.
 const MAX_OBSERVATION_AGE: Duration = Duration::from_secs(75);
 
 /// For as long another writer uses what it has read, as cloud-controller-manager does.
 const MAX_READ_AGE: Duration = Duration::from_mins(2);
+
+/// A write of a pool by headgate, as it was sent.
+struct Write {
+    at: Instant,
+    path: String,
+    body: Value,
+    /// The addresses that were in the pool and are not in the body, unless ARM will find that the pool was changed since the read.
+    dropped: BTreeSet<String>,
+}
+
+/// The writes since they were checked last. Clones share them.
+#[derive(Clone, Default)]
+struct Writes(Arc<Mutex<Vec<Write>>>);
+
+impl Writes {
+    fn spy(&self, emulator: Emulator) -> Spy {
+        let writes = self.clone();
+        Arc::new(move |request| {
+            if request.method() == Method::PUT {
+                writes.0.lock().unwrap().push(Write::new(request, &emulator));
+            }
+        })
+    }
+}
+
+impl Write {
+    fn new(request: &Request<bytes::Bytes>, emulator: &Emulator) -> Self {
+        let path = request.uri().path().to_lowercase();
+        let body: Value = serde_json::from_slice(request.body()).unwrap();
+        let state = emulator.send_control("GET", "state", &Value::Null).unwrap();
+        let is_it = |pool: &&Value| pool["id"].as_str().is_some_and(|id| id.eq_ignore_ascii_case(&path));
+        let is_read = |pool: &&Value| {
+            let etag = request.headers().get(IF_MATCH);
+            etag.is_some_and(|etag| pool["etag"] == *etag.to_str().unwrap())
+        };
+        let before = pools_in(&state).find(is_it).filter(is_read);
+        let dropped = before.map(|before| &addresses_of(before) - &addresses_of(&body));
+        Self {
+            at: Instant::now(),
+            path,
+            dropped: dropped.unwrap_or_default(),
+            body,
+        }
+    }
+}
+
+fn addresses_of(pool: &Value) -> BTreeSet<String> {
+    let addresses = entries_of(pool).filter_map(|entry| entry["properties"]["ipAddress"].as_str());
+    addresses.map(str::to_owned).collect()
+}
+
+/// What the members of a pool are to be from some time on.
+type Members = (Instant, BTreeSet<String>);
 
 struct Run {
     random: Random,
@@ -56,10 +114,15 @@ struct Run {
     signalled: BTreeSet<usize>,
     /// Whether the guard keeps one entry of each pool in service.
     is_guarded: bool,
-    /// Whether another writer has written a pool from an old read: it may have set a `Down` that is not headgate's.
-    has_foreign_write: bool,
-    /// When a Node was replaced last.
-    replaced_at: Option<Instant>,
+    /// The pools that another writer has written from an old read, as long as they may have a `Down` that is not headgate's.
+    foreign_writes: BTreeSet<String>,
+    writes: Writes,
+    /// The members that each of the pools is to have, from when on; none where headgate need not keep them.
+    members: [Vec<Members>; POOLS.len()],
+    /// From when until when the leader may not know a Node or the place of a Service.
+    disturbed: Vec<(Instant, Instant)>,
+    /// Nodes that are away.
+    away: BTreeSet<usize>,
     /// Pools whose updates may have a fresh budget since this leader has begun, each counted once for each reason.
     budgets: u64,
     led_since: Instant,
@@ -116,8 +179,11 @@ impl Run {
             families: [true; 2],
             signalled: BTreeSet::new(),
             is_guarded,
-            has_foreign_write: false,
-            replaced_at: None,
+            foreign_writes: BTreeSet::new(),
+            writes: Writes::default(),
+            members: Default::default(),
+            disturbed: Vec::new(),
+            away: BTreeSet::new(),
             budgets: 0,
             led_since: Instant::now(),
             has_moved: false,
@@ -129,7 +195,56 @@ impl Run {
             run.set_slice(number, 0, vec![1]).await;
         }
         run.set_families([true; 2]).await;
+        run.cluster.leader.stop().await;
+        run.start_leader().await;
         run
+    }
+
+    async fn start_leader(&mut self) {
+        self.born += 1;
+        let (client, line) = self.cluster.fake.client();
+        line.set(Fault::None);
+        let name = format!("leader-{}", self.born);
+        let spy = self.writes.spy(self.cluster.world.emulator.clone());
+        self.cluster.leader = Leader::start_with_spy(&self.cluster.world, client, &name, ENFORCE, |_| spy).await;
+        (self.budgets, self.led_since) = (0, Instant::now());
+    }
+
+    /// Notes which members the pools are to have from now on.
+    fn note_members(&mut self) {
+        for (number, (load_balancer, _, service, v6)) in POOLS.into_iter().enumerate() {
+            let is_kept = self.local[service] && self.has_family(service, v6) && self.is_used(load_balancer, service);
+            let nodes = if is_kept {
+                self.nodes_of(service)
+            } else {
+                BTreeSet::new()
+            };
+            let present = nodes.difference(&self.away).map(|node| address(*node, v6)).collect();
+            self.members[number].push((Instant::now(), present));
+        }
+    }
+
+    /// The nodes in the slices of a Service.
+    fn nodes_of(&self, service: usize) -> BTreeSet<usize> {
+        let slices = self.slices.iter().filter(|((of, _), _)| *of == service);
+        slices.flat_map(|(_, nodes)| nodes.iter().copied()).collect()
+    }
+
+    fn has_family(&self, service: usize, v6: bool) -> bool {
+        service != 1 || self.families[usize::from(v6)]
+    }
+
+    /// What a pool was to have all the time that the observations of a leader may be old.
+    fn lasting_members(&self, pool: usize, at: Instant) -> BTreeSet<String> {
+        let from = at - MAX_OBSERVATION_AGE;
+        let known = self.members[pool].iter().filter(|(since, _)| *since <= at);
+        let (before, during): (Vec<_>, Vec<_>) = known.partition(|(since, _)| *since <= from);
+        let Some((_, first)) = before.last() else {
+            return BTreeSet::new();
+        };
+        during
+            .into_iter()
+            .fold(first.clone(), |lasting, (_, members)| &lasting & members)
     }
 
     fn note(&mut self, text: String) {
@@ -147,14 +262,16 @@ impl Run {
     async fn set_slice(&mut self, service: usize, slice: u64, nodes: Vec<usize>) {
         self.note(format!("slice {service}/{slice}: {nodes:?}"));
         let name = format!("{}-{slice}", SERVICES[service]);
+        self.slices.insert((service, slice), nodes.clone());
+        self.note_members();
         self.cluster.set_slice(SERVICES[service], &name, &nodes).await;
-        self.slices.insert((service, slice), nodes);
         self.budgets += POOLS.iter().filter(|(_, _, of, _)| *of == service).count() as u64;
     }
 
     /// Gives `s1` these families: IPv4, IPv6.
     async fn set_families(&mut self, families: [bool; 2]) {
         self.families = families;
+        self.note_members();
         let names = ["IPv4", "IPv6"].into_iter().zip(families);
         let names: Vec<_> = names.filter_map(|(name, has)| has.then_some(name)).collect();
         self.note(format!("service 1: {names:?}"));
@@ -168,10 +285,13 @@ impl Run {
     async fn replace_service(&mut self) {
         let (service, gone) = (self.below(3), self.millis(40_000));
         self.note(format!("service {service} is replaced, gone for {gone:?}"));
+        self.local[service] = false;
+        self.note_members();
         self.cluster.delete_service(SERVICES[service]).await;
         sleep(gone).await;
         self.cluster.add_service(SERVICES[service]).await;
         self.local[service] = true;
+        self.note_members();
         self.budgets += 2;
         if service == 1 {
             self.set_families(self.families).await;
@@ -190,6 +310,7 @@ impl Run {
                 let service = self.below(3);
                 if self.slices.remove(&(service, 1)).is_some() {
                     self.note(format!("slice {service}/1 is deleted"));
+                    self.note_members();
                     self.cluster.delete_slice(&format!("{}-1", SERVICES[service])).await;
                 }
             }
@@ -240,32 +361,49 @@ impl Run {
         );
     }
 
-    /// No PUT of headgate leaves a pool without an entry in service while the guard can keep one.
-    fn check_guard(&self) {
-        let is_quiet = self.replaced_at.is_none_or(|at| at.elapsed() > MAX_OBSERVATION_AGE);
-        if !self.is_guarded || self.has_foreign_write || !is_quiet {
-            return;
-        }
-        let puts = self.cluster.world.puts();
-        for (load_balancer, pool, service, v6) in POOLS {
-            let path = pool_path(load_balancer, pool).to_lowercase();
-            let newest = puts
-                .iter()
-                .rfind(|put| put["path"].as_str().unwrap().to_lowercase() == path);
-            let Some(put) = newest.filter(|_| self.is_used(load_balancer, service)) else {
+    /// No PUT of headgate drops a member that had endpoints all the time, or leaves a pool without an entry in service while the guard
+    /// can keep one.
+    fn check_writes(&mut self) {
+        let writes = std::mem::take(&mut *self.writes.0.lock().unwrap());
+        for Write {
+            at,
+            path,
+            body,
+            dropped,
+        } in writes
+        {
+            let is_it = |pool: &(&str, &str, usize, bool)| pool_path(pool.0, pool.1).to_lowercase() == path;
+            let number = POOLS.iter().position(is_it).unwrap();
+            let (load_balancer, pool, service, v6) = POOLS[number];
+            let lost = &self.lasting_members(number, at) & &dropped;
+            assert!(lost.is_empty(), "{pool} {v6} loses {lost:?}: {body}");
+            let is_disturbed = self.disturbed.iter().any(|(from, until)| (*from..*until).contains(&at));
+            let is_foreign = self.foreign_writes.contains(&path);
+            if !self.is_guarded || is_disturbed || is_foreign || !self.is_used(load_balancer, service) {
                 continue;
-            };
-            let list = put["body"]["properties"]["loadBalancerBackendAddresses"].as_array();
-            let own = list.into_iter().flatten().filter(|entry| entry["name"] != "appliance");
+            }
+            let own = entries_of(&body).filter(|entry| entry["name"] != "appliance");
             let states: Vec<_> = own.map(|entry| &entry["properties"]["adminState"]).collect();
             let is_empty = states.is_empty() || states.iter().any(|state| **state != "Down");
-            assert!(is_empty, "{pool} {v6} without an entry in service: {put}");
+            assert!(is_empty, "{pool} {v6} without an entry in service: {body}");
         }
+        let state = self.cluster.control("GET", "state", &Value::Null);
+        let has_down = |pool: &Value| entries_of(pool).any(|entry| entry["properties"]["adminState"] == "Down");
+        let with_down = pools_in(&state).filter(|pool| has_down(pool));
+        let with_down: BTreeSet<_> = with_down
+            .map(|pool| pool["id"].as_str().unwrap().to_lowercase())
+            .collect();
+        self.foreign_writes.retain(|path| with_down.contains(path));
+    }
+
+    fn disturb_since(&mut self, from: Instant) {
+        self.disturbed.push((from, Instant::now() + MAX_OBSERVATION_AGE));
     }
 
     async fn change_policy(&mut self) {
         let service = self.below(3);
         self.local[service] = !self.local[service];
+        self.note_members();
         self.budgets += 2;
         let policy = if self.local[service] { "Local" } else { "Cluster" };
         self.note(format!("service {service}: {policy}"));
@@ -288,11 +426,16 @@ impl Run {
     async fn replace_node(&mut self) {
         let (node, gone) = (self.below(NODES) + 1, self.millis(40_000));
         self.note(format!("node {node} is replaced, gone for {gone:?}"));
+        let from = Instant::now();
+        self.away.insert(node);
+        self.note_members();
         self.cluster.remove_node(node).await;
         sleep(gone).await;
         self.cluster.add_node(node).await;
         self.signalled.remove(&node);
-        self.replaced_at = Some(Instant::now());
+        self.away.remove(&node);
+        self.note_members();
+        self.disturb_since(from);
         // The members of each pool change when it leaves and when it is back.
         self.budgets += 2 * POOLS.len() as u64;
     }
@@ -342,7 +485,7 @@ impl Run {
         if self.cluster.take_arm_lease().await {
             let answer = self.cluster.put(&path, &document, None).await;
             assert!(answer.status().is_success(), "{answer:?}");
-            self.has_foreign_write = true;
+            self.foreign_writes.insert(path.to_lowercase());
             self.cluster.release_arm_lease().await;
         }
     }
@@ -352,7 +495,9 @@ impl Run {
         if !self.cluster.take_arm_lease().await {
             return;
         }
+        let from = Instant::now();
         self.has_moved = !self.has_moved;
+        self.note_members();
         self.budgets += 2;
         self.note(format!("s2 moves: {}", self.has_moved));
         for (name, has_rule) in [("kubernetes", !self.has_moved), ("second", self.has_moved)] {
@@ -362,6 +507,8 @@ impl Run {
             sleep(5 * SECOND).await;
         }
         self.cluster.release_arm_lease().await;
+        self.note_members();
+        self.disturb_since(from);
     }
 
     async fn hold_lease(&mut self) {
@@ -386,18 +533,14 @@ impl Run {
             self.note("the leader is stopped".to_owned());
             self.cluster.leader.stop().await;
         }
-        self.born += 1;
-        let (client, line) = self.cluster.fake.client();
-        line.set(Fault::None);
-        let name = format!("leader-{}", self.born);
-        self.cluster.leader = Leader::start(&self.cluster.world, client, &name, ENFORCE).await;
-        (self.budgets, self.led_since) = (0, Instant::now());
+        self.start_leader().await;
     }
 
     /// Ends all faults and checks the final state.
     async fn end(&mut self) {
         self.cluster.clear_faults();
         sleep(SETTLE_TIME).await;
+        self.check_writes();
         for (load_balancer, pool, service, v6) in POOLS {
             let document = self.cluster.pool(load_balancer, pool).await;
             self.check_pool(&document, service, v6, self.is_used(load_balancer, service));
@@ -433,7 +576,10 @@ impl Run {
         }
         let expected = usize::from(others == 0);
         // A `Down` that is not headgate's is never lifted.
-        let is_right = kept == expected || self.has_foreign_write && kept == 0;
+        let may_be_foreign = self
+            .foreign_writes
+            .contains(&document["id"].as_str().unwrap().to_lowercase());
+        let is_right = kept == expected || may_be_foreign && kept == 0;
         assert!(is_right, "{kept} held back, {expected} expected in {document}");
     }
 
@@ -459,11 +605,8 @@ impl Run {
         if !is_used {
             return;
         }
-        let slices = self.slices.iter().filter(|((of, _), _)| *of == service);
-        let nodes: BTreeSet<usize> = slices.flat_map(|(_, nodes)| nodes.iter().copied()).collect();
-        let has_family = service != 1 || self.families[usize::from(v6)];
-        if self.local[service] && has_family {
-            let expected: BTreeSet<String> = nodes.iter().map(|node| address(*node, v6)).collect();
+        if self.local[service] && self.has_family(service, v6) {
+            let expected: BTreeSet<String> = self.nodes_of(service).iter().map(|node| address(*node, v6)).collect();
             let actual: BTreeSet<String> = states.keys().map(|address| (*address).to_owned()).collect();
             assert_eq!(actual, expected, "{document}");
         }
@@ -476,7 +619,7 @@ async fn run(seed: u64) {
     let all = async {
         for _ in 0..steps {
             run.step().await;
-            run.check_guard();
+            run.check_writes();
         }
         run.end().await;
     };
