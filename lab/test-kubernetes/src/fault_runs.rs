@@ -11,7 +11,8 @@
 //! - `HEADGATE_FAULT_PAIRS=2000` runs so many pairs of points of each story that has them, or all if there are no more; of the points of
 //!   one pattern where it is given.
 //! - `HEADGATE_FAULT_SEED=17` repeats a sample; without it the seed is new and printed.
-//! - `HEADGATE_FAULT_POINT='drain and return: crash after 17'` runs one point, or with a comma a pair.
+//! - `HEADGATE_FAULT_POINT='drain and return: crash after 17'` runs one point, or with a comma a pair: with `cargo test -p` of the package
+//!   that has the story.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ use std::time::Duration;
 use futures::future::LocalBoxFuture;
 
 use crate::fault_points::{FaultPoint, FaultPoints, Pattern};
-use crate::random::{Random, in_paused_time, number_from, seed_from};
+use crate::random::{Random, in_paused_time, number_from, seed_from, test_command};
 
 /// Points of each story and pattern in a sample.
 const DEFAULT_SAMPLE: usize = 1;
@@ -94,8 +95,7 @@ enum Outcome {
 /// Runs the points that the environment asks for, prints a table of story and pattern, and fails if a run did.
 pub fn run_fault_points(stories: &[Story]) {
     let failures = if let Some(text) = variable("HEADGATE_FAULT_POINT") {
-        let run = parse_run(stories, &text);
-        run.map(|run| run_all(stories, &[run])).unwrap_or_default()
+        run_all(stories, &[parse_run(stories, &text)])
     } else {
         run_selection(stories)
     };
@@ -134,9 +134,10 @@ fn describe(failures: &[Failure]) -> String {
         message,
     } in failures
     {
+        let command = test_command();
         let _ = writeln!(
             text,
-            "HEADGATE_FAULT_POINT='{point}' repeats it; disturbed: {disturbed:?}\n  {message:.600}"
+            "HEADGATE_FAULT_POINT='{point}' {command} repeats it; disturbed: {disturbed:?}\n  {message:.600}"
         );
     }
     text
@@ -317,10 +318,13 @@ fn message(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_default()
 }
 
-/// The run of a point such as `drain and return: crash after 17`; `None` if its story is not among these.
-fn parse_run(stories: &[Story], text: &str) -> Option<Run> {
+/// The run of a point such as `drain and return: crash after 17`.
+fn parse_run(stories: &[Story], text: &str) -> Run {
     let (name, faults) = text.split_once(": ").unwrap_or((text, ""));
-    let number = stories.iter().position(|story| story.name == name)?;
+    let number = stories.iter().position(|story| story.name == name).unwrap_or_else(|| {
+        let allowed: Vec<_> = stories.iter().map(|story| story.name).collect();
+        panic!("HEADGATE_FAULT_POINT: {name:?} is no story of this package; allowed: {allowed:?}")
+    });
     let point = |text: &str| {
         let (name, index) = text.rsplit_once(' ')?;
         let pattern = Pattern::ALL.into_iter().find(|pattern| pattern.to_string() == name)?;
@@ -331,5 +335,5 @@ fn parse_run(stories: &[Story], text: &str) -> Option<Run> {
     };
     let faults = faults.split(", ").filter(|text| !text.is_empty());
     let faults = faults.map(|text| point(text).unwrap_or_else(|| panic!("HEADGATE_FAULT_POINT: {text:?} is no point")));
-    Some((number, faults.collect()))
+    (number, faults.collect())
 }

@@ -110,12 +110,12 @@ fn fresh_seeds(default_runs: u64) -> Range<u64> {
     first..first + default_runs - fixed_seeds(default_runs).end
 }
 
-/// The command that repeats the run of one seed, in the test of this thread.
-fn repeat_command(seed: u64) -> String {
+/// The command that runs the test of this thread.
+pub(crate) fn test_command() -> String {
     let package = std::env::var("CARGO_PKG_NAME").map_or_else(|_| String::new(), |package| format!(" -p {package}"));
     let thread = std::thread::current();
     let test = thread.name().filter(|name| *name != "main").unwrap_or_default();
-    format!("HEADGATE_STORY={seed} cargo test --locked{package} {test}")
+    format!("cargo test --locked{package} {test}")
 }
 
 /// The seeds that the environment asks for; without them those that are always the same, and as many fresh ones.
@@ -162,8 +162,8 @@ pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: imp
                 while next().is_some() {}
                 let _ = writeln!(
                     std::io::stderr(),
-                    "{name}: seed {seed} failed: {} repeats the run",
-                    repeat_command(seed)
+                    "{name}: seed {seed} failed: HEADGATE_STORY={seed} {} repeats the run",
+                    test_command()
                 );
                 std::panic::resume_unwind(panic);
             }
