@@ -1,11 +1,12 @@
 //! The decisions of a candidate: from what happened, and when, to what it does next.
 //!
-//! Invariants: a candidate does one thing at a time. It creates the ledger before a Lease that does not exist. It writes to the term
-//! of a Lease only if it may acquire or create it, or holds it. The reads of all candidates together come at the rate that the number
-//! of candidates sets, whatever fails. A term ends at its deadline at the latest. The Lease is released after the term's work has ended, in
-//! the version that this candidate wrote or read as its own, and the candidate contends again only after that. Work that fails makes this
-//! instance abstain for a growing time, and the others wait too, once it has failed for them. The one other write is that of a volunteer: a
-//! candidate that finds a holder that cannot work offers to succeed it, in an annotation and nothing else.
+//! Invariants: a candidate does one thing at a time. It creates the ledger before a Lease that does not exist. It writes to the term of a Lease
+//! only if it may acquire or create it, or holds it. The reads of all candidates together come at the rate that the number of candidates sets,
+//! whatever fails. A term ends at its deadline at the latest. The Lease is released after the term's work has ended, in the version that this
+//! candidate wrote or read as its own, and the candidate contends again only after that. One that stops after a failed request reads first
+//! whether the Lease is its own. Work that fails makes this instance abstain for a growing time, and the others wait too, once it has failed for
+//! them. The one other write is that of a volunteer: a candidate that finds a holder that cannot work offers to succeed it, in an annotation and
+//! nothing else.
 //!
 //! Pure: no clock, no API. `held_term` is the term of a candidate that leads, `release` what ends it for others; when a Lease may be
 //! acquired is left to `observed_lease`, and how long to wait to `timing`.
@@ -271,8 +272,14 @@ impl Candidate {
 
     /// Waits for the next read, or reads.
     fn wait_for_read(&mut self, schedule: ReadSchedule, inputs: Inputs) -> Transition {
+        let regular_read = schedule.next_read;
         if inputs.is_stopping {
-            return (Phase::Stopped, Action::Stop);
+            // After a failed request the Lease may be this candidate's: read, so that it is released.
+            return if self.failed_requests > 0 {
+                (Phase::Reading { regular_read }, read_request(inputs))
+            } else {
+                (Phase::Stopped, Action::Stop)
+            };
         }
         let extra_read = self
             .observed
@@ -284,7 +291,6 @@ impl Candidate {
         if inputs.now.mono < read_at {
             return (Phase::Waiting(schedule), Action::Wait(Some(read_at)));
         }
-        let regular_read = schedule.next_read;
         (Phase::Reading { regular_read }, read_request(inputs))
     }
 
@@ -343,6 +349,9 @@ impl Candidate {
 
     fn handle_read(&mut self, event: Event, regular_read: Instant, inputs: Inputs) -> Transition {
         let Event::Read(found) = event else {
+            if inputs.is_stopping {
+                return (Phase::Stopped, Action::Stop);
+            }
             return self.wait_after_failure(false, inputs);
         };
         let Some(found) = found else {
@@ -464,11 +473,6 @@ impl Candidate {
             Event::Conflict | Event::Refused => {
                 self.unanswered_acquisitions = 0;
                 return self.wait_after_failure(false, inputs);
-            }
-            // Read, so that it is released if it was acquired.
-            _ if inputs.is_stopping => {
-                let regular_read = inputs.now.mono;
-                return (Phase::Reading { regular_read }, read_request(inputs));
             }
             _ => return self.wait_after_failure(true, inputs),
         };

@@ -36,7 +36,7 @@ const RELEASED: &str = "E4 somebody leads within 3 s of the start where all have
 const DEATH: &str = "E5 another leads within 15 s of a leader's death";
 const KILLED: &str = "E5 somebody leads within 16 s of the start where all have died";
 const LEADER: &str = "E6 somebody leads soon after the last disturbance";
-const WORK: &str = "E7 the Lease is released after the work of the term";
+const WORK: &str = "E7 the Lease is released after the work of the term, before the candidate stops";
 
 /// For how long nobody may lead.
 const BOUNDS: [(&str, u64); 7] = [

@@ -24,10 +24,12 @@ pub(super) enum Bug {
     TakesReadForRenewal,
     /// The Lease is released as soon as a handover is requested.
     ReleasesBeforeWorkEnds,
+    /// A candidate that stops does not know that a request got no answer.
+    ForgetsFailures,
 }
 
 /// Each bug, the property that notices it, and what happens in the model in which it does.
-pub(super) const BUGS: [(Bug, &str, &[Disturbance]); 13] = [
+pub(super) const BUGS: [(Bug, &str, &[Disturbance]); 14] = [
     (Bug::LeadsForLonger, LEADERS, &[Pause]),
     (Bug::CountsFromAnswer, LEADERS, &[Pause]),
     (Bug::WritesWithoutVersion, LEADERS, &[]),
@@ -41,6 +43,7 @@ pub(super) const BUGS: [(Bug, &str, &[Disturbance]); 13] = [
     (Bug::TakesReadForRenewal, KILLED, &[]),
     (Bug::TakesReadForRenewal, LEADER, &[Death]),
     (Bug::ReleasesBeforeWorkEnds, WORK, &[Stop]),
+    (Bug::ForgetsFailures, WORK, &[Stop, Fault]),
 ];
 
 impl Election {
@@ -69,6 +72,7 @@ impl Election {
             (Some(Bug::DistrustsOwnLedger), Phase::CreatingLedger { .. }) if *event == Event::LedgerCreated => {
                 *event = Event::Conflict;
             }
+            (Some(Bug::ForgetsFailures), Phase::Waiting(_)) => candidate.failed_requests = 0,
             (Some(Bug::TakesReadForRenewal), Phase::Reading { .. }) => {
                 if let Event::Read(Some(record)) = event
                     && !record.is_released()

@@ -349,6 +349,10 @@ impl Election {
                 Pending::Event(until, Event::Woke)
             }
             Action::Stop => {
+                let holder = state.lease.as_ref().map(|found| &found.lease.holder);
+                if holder == Some(&process.candidate.identity) {
+                    state.broken = Some(WORK);
+                }
                 state.processes[number] = None;
                 return;
             }

@@ -160,7 +160,13 @@ fn a_release_that_may_have_failed_is_tried_once_more() {
 
 #[test]
 fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead() {
-    for (is_signalled, is_stopping) in [(false, false), (true, false), (false, true)] {
+    // Whether the own node has a signal, and whether the process stops during the request, and after it.
+    for (is_signalled, is_stopping, stops_later) in [
+        (false, false, false),
+        (true, false, false),
+        (false, true, false),
+        (false, false, true),
+    ] {
         let mut scenario = Scenario::new();
         scenario.inputs.is_signalled = is_signalled;
         scenario.after(5000, Event::Woke);
@@ -178,9 +184,15 @@ fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead()
         let mut action = scenario.after(3000, Event::NoResponse);
         if !is_stopping {
             assert!(matches!(action, Action::Wait(_)));
-            action = scenario.after(60_000, Event::Woke);
+            scenario.inputs.is_stopping = stops_later;
+            action = scenario.after(if stops_later { 100 } else { 60_000 }, Event::Woke);
         }
-        assert!(matches!(action, Action::Read(_)));
+        assert!(matches!(action, Action::Read(_)), "{action:?}");
+        let is_stopping = scenario.inputs.is_stopping;
+        if is_stopping {
+            let without_answer = scenario.candidate.clone().step(Event::NoResponse, scenario.inputs);
+            assert_eq!(without_answer, Action::Stop, "once is enough");
+        }
         let written = scenario.writes(10, Event::Read(Some(acquired)));
         let is_left = is_signalled || is_stopping;
         assert_eq!(written.is_released(), is_left, "{is_signalled} {is_stopping}");
