@@ -6,6 +6,10 @@ use super::model::{CALM, LEDGER, MEMBERS, RESTORES, RULES, WRITES};
 pub(super) enum Bug {
     /// A PUT without `If-Match`.
     PutsWithoutEtag,
+    /// A write has no member that is no node's.
+    DropsForeignMembers,
+    /// A write lacks a member whose node has an endpoint.
+    DropsMembers,
     /// The ledger is written whenever, and the PUT does not wait for it.
     RecordsAfterWrite,
     /// A PUT without an answer counts as one that had no effect, so its intents are undone.
@@ -34,8 +38,10 @@ pub(super) enum Bug {
 
 /// Each bug, the property that notices it, and what happens in the model in which it does: signals, endpoints, foreign writes, faults,
 /// pauses.
-pub(super) const BUGS: [(Bug, &str, [u8; 5]); 13] = [
+pub(super) const BUGS: [(Bug, &str, [u8; 5]); 15] = [
     (Bug::PutsWithoutEtag, MEMBERS, [1, 0, 1, 0, 0]),
+    (Bug::DropsForeignMembers, MEMBERS, [1, 0, 1, 0, 0]),
+    (Bug::DropsMembers, MEMBERS, [1, 0, 0, 0, 0]),
     (Bug::RecordsAfterWrite, LEDGER, [1, 0, 0, 0, 0]),
     (Bug::TakesLostAnswerForRefusal, LEDGER, [2, 0, 0, 1, 0]),
     (Bug::ForgetsRestoredAtOnce, LEDGER, [2, 0, 1, 0, 0]),

@@ -184,7 +184,17 @@ impl Protocol {
         if let Some(decision) = self.decisions.lock().unwrap().get(&known) {
             return Some(*decision);
         }
-        let decision = decide(&known);
+        let mut decision = decide(&known);
+        let is_dropped = |number: usize| match self.bug {
+            Some(Bug::DropsForeignMembers) => number >= self.config.nodes,
+            Some(Bug::DropsMembers) => number == 0,
+            _ => false,
+        };
+        if let Some(entries) = &mut decision.pool {
+            for number in (0..ENTRIES).filter(|number| is_dropped(*number)) {
+                entries[number] = Entry::Absent;
+            }
+        }
         self.decisions.lock().unwrap().insert(known, decision);
         Some(decision)
     }
@@ -224,11 +234,18 @@ impl Model for Protocol {
     type State = State;
     type Action = Action;
 
-    /// One leads and has listed everything; nothing has a signal. The last entry is absent.
+    /// One leads and has listed everything; nothing has a signal. The last entry is absent, or where members are updated one that is no
+    /// node's.
     fn init_states(&self) -> Vec<State> {
         let state = |serving: &Mask| {
             let up = |number| number < self.config.nodes.min(ENTRIES - 1);
-            let is_member = |number| up(number) && (!self.config.has_members || has(*serving, number));
+            let is_member = |number| {
+                if self.config.has_members {
+                    number >= self.config.nodes || has(*serving, number)
+                } else {
+                    up(number)
+                }
+            };
             let entry = |number| if is_member(number) { Entry::Up } else { Entry::Absent };
             let pool: Pool = std::array::from_fn(entry);
             let mut leaders = vec![Leader::default(); self.config.leaders];

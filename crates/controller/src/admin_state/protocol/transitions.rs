@@ -172,9 +172,14 @@ impl Protocol {
         }
         let before = state.pool;
         let after = edit.pool;
-        let lost =
-            |index: usize| before[index] != Entry::Absent && after[index] == Entry::Absent && !has(edit.members, index);
-        let is_lost = mask(lost) != 0;
+        let is_node = |index: usize| index < self.config.nodes;
+        // The one reason to remove a member, if it was read: its node has no endpoint.
+        let leaves = |index: usize| {
+            let has_endpoint = edit.serving.is_none_or(|serving| has(serving, index));
+            has(edit.members, index) && is_node(index) && self.config.has_members && !has_endpoint
+        };
+        let is_gone = |index: usize| before[index] != Entry::Absent && after[index] == Entry::Absent;
+        let is_lost = mask(|index| is_gone(index) && !leaves(index)) != 0;
         let newly_down = mask(|index| before[index] != Entry::Down && after[index] == Entry::Down);
         if newly_down != 0 {
             self.reach(Reached::Down);
@@ -182,7 +187,7 @@ impl Protocol {
         let up = |pool: &Pool, of: Mask| {
             mask(|index| pool[index] == Entry::Up && has(of, index) && !has(edit.ending, index)) != 0
         };
-        let nodes = mask(|index| index < self.config.nodes);
+        let nodes = mask(is_node);
         let empties = |of: Mask| up(&before, of) && !up(&after, of);
         // A member without an endpoint leaves in the same write.
         let is_revocable = newly_down & !edit.ending != 0;
