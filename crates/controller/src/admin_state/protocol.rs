@@ -78,6 +78,16 @@ const SMALL: &[Config] = &[
         ..PAIR
     },
     Config {
+        name: "endpoints",
+        leaders: 1,
+        events: Events {
+            signals: 1,
+            endpoints: 1,
+            ..NONE
+        },
+        ..PAIR
+    },
+    Config {
         name: "members",
         leaders: 1,
         events: Events {
@@ -262,6 +272,10 @@ fn protocol_keeps_its_properties_in_every_state() {
         let explored = explore(config, None, None);
         if let Some((property, path)) = explored.failures.first() {
             panic!("{}: not kept: {property}\n{path}", config.name);
+        }
+        for one in [Reached::Down, Reached::GivenBack] {
+            let is_reached = config.events.signals == 0 || explored.reached.contains(&one);
+            assert!(is_reached, "{}: never reached: {one:?}", config.name);
         }
         reached.extend(explored.reached.iter().map(|reached| format!("{reached:?}")));
     }

@@ -22,6 +22,8 @@ pub(super) enum Bug {
     ForgetsOwnChangesInConflict,
     /// The guard holds nothing back.
     IgnoresGuard,
+    /// The guard finds no other node in service with an endpoint.
+    MissesOthersInService,
     /// A PUT while ARM carries out another write.
     WritesWhileBusy,
     /// The permit of the term is not asked right before a PUT.
@@ -38,7 +40,7 @@ pub(super) enum Bug {
 
 /// Each bug, the property that notices it, and what happens in the model in which it does: signals, endpoints, foreign writes, faults,
 /// pauses.
-pub(super) const BUGS: [(Bug, &str, [u8; 5]); 15] = [
+pub(super) const BUGS: [(Bug, &str, [u8; 5]); 16] = [
     (Bug::PutsWithoutEtag, MEMBERS, [1, 0, 1, 0, 0]),
     (Bug::DropsForeignMembers, MEMBERS, [1, 0, 1, 0, 0]),
     (Bug::DropsMembers, MEMBERS, [1, 0, 0, 0, 0]),
@@ -48,6 +50,7 @@ pub(super) const BUGS: [(Bug, &str, [u8; 5]); 15] = [
     (Bug::WritesLedgerWithoutVersion, LEDGER, [2, 0, 0, 0, 1]),
     (Bug::ForgetsOwnChangesInConflict, LEDGER, [2, 0, 0, 0, 1]),
     (Bug::IgnoresGuard, RULES, [1, 0, 0, 0, 0]),
+    (Bug::MissesOthersInService, RESTORES, [1, 1, 0, 0, 0]),
     (Bug::WritesWhileBusy, WRITES, [2, 0, 0, 1, 0]),
     (Bug::SendsAfterTerm, WRITES, [1, 0, 0, 0, 1]),
     (Bug::SendsWithoutHold, WRITES, [1, 0, 0, 0, 1]),

@@ -59,8 +59,6 @@ pub(super) struct Decision {
     /// What these entries had in the ledger before.
     pub(super) undo: [Option<Stage>; ENTRIES],
     pub(super) held: Mask,
-    /// Those, and what the plan of the pool as it will be holds back.
-    pub(super) needed: Mask,
     /// The ledger with the stages that this read proves.
     pub(super) reported: Stages,
 }
@@ -71,14 +69,13 @@ pub(super) fn decide(known: &Known) -> Decision {
     let view = LoadBalancerView::new(&probed_load_balancer(&texts(&known.pool), PROBES)).unwrap();
     let plan = planned.plan(&view, now);
     let held = held_back(&plan);
-    let (edit, needed) = planned.edit(&plan, &view, now);
+    let edit = planned.edit(&plan, &view, now);
     let mut decision = Decision {
         pool: None,
         needs_record: false,
         intended: known.ledger,
         undo: [None; ENTRIES],
         held,
-        needed: held | needed,
         reported: planned.reported(plan, now),
     };
     let Some(mut edit) = edit else { return decision };
@@ -237,12 +234,12 @@ impl<'a> Planned<'a> {
         )
     }
 
-    /// The edit of the pool, with its members where these are updated; and what the plan with these members holds back.
-    fn edit(&self, plan: &Plan, view: &LoadBalancerView, now: Moment) -> (Option<PoolEdit>, Mask) {
+    /// The edit of the pool, with its members where these are updated.
+    fn edit(&self, plan: &Plan, view: &LoadBalancerView, now: Moment) -> Option<PoolEdit> {
         let edit = plan.edits.first().cloned();
         let serving = self.known.serving.filter(|_| self.known.has_members);
         let (Some(serving), [pool]) = (serving, view.pools.as_slice()) else {
-            return (edit, 0);
+            return edit;
         };
         let member = |number: usize| DesiredMember {
             address: address(number).parse().unwrap(),
@@ -266,14 +263,12 @@ impl<'a> Planned<'a> {
             admin_states: Vec::new(),
         };
         let as_read = edit.as_ref().map_or(&[][..], |edit| edit.admin_states.as_slice());
-        let mut needed = 0;
         join_members(pool, as_read, &mut members, |pool| {
             let future = LoadBalancerView {
                 pools: vec![Arc::new(pool)],
                 ..view.clone()
             };
             let plan = self.plan(&future, now);
-            needed = held_back(&plan);
             plan.edits.into_iter().flat_map(|edit| edit.admin_states).collect()
         });
         let edit = edit.unwrap_or_else(|| PoolEdit {
@@ -282,7 +277,7 @@ impl<'a> Planned<'a> {
             members: None,
         });
         let members = Some(members);
-        (Some(PoolEdit { members, ..edit }), needed)
+        Some(PoolEdit { members, ..edit })
     }
 
     /// The ledger after the report of this plan.

@@ -19,7 +19,7 @@ pub(super) const RULES: &str = "P3 no write of ours for a revocable signal empti
 pub(super) const WRITES: &str =
     "P4 a write of ours is sent under both Leases, and accepted while no other one of ours is carried out";
 pub(super) const CALM: &str = "P5 calm ends, and with nothing Down";
-pub(super) const RESTORES: &str = "P6 nothing is given back in a term in which the signal did not change";
+pub(super) const RESTORES: &str = "P6 nothing is given back while its signal lasts but what is needed";
 /// Broken by a transition, in the order of the bits of [`State::broken`].
 pub(super) const OF_TRANSITIONS: [&str; 4] = [MEMBERS, RULES, WRITES, RESTORES];
 
@@ -171,10 +171,16 @@ impl Protocol {
     /// What a leader decides about the pool as it sees it; `None` before all Nodes are listed, as in the product.
     pub(super) fn decide(&self, leader: &Leader, pool: &Pool) -> Option<Decision> {
         let unlisted = self.has(Bug::PlansBeforeNodesAreListed).then(Signals::default);
+        let signals = leader.signals.or(unlisted)?;
+        let missed = if self.has(Bug::MissesOthersInService) {
+            mask(|number| signals[number] == Signal::None)
+        } else {
+            0
+        };
         let known = Known {
             nodes: self.config.nodes,
-            signals: leader.signals.or(unlisted)?,
-            serving: leader.serving,
+            signals,
+            serving: leader.serving.map(|serving| serving & !missed),
             pool: *pool,
             ledger: leader.stages(),
             held: leader.held,

@@ -4,7 +4,7 @@ use super::bugs::Bug;
 use super::decisions::{Decision, merged};
 use super::model::{Action, Protocol, RESTORES, Reached, WRITES, break_property};
 use super::state::{
-    ENTRIES, Edit, Entry, Leader, LedgerWrite, Lock, Phase, Record, Records, Signal, State, Term, has, mask,
+    ENTRIES, Edit, Entry, Leader, LedgerWrite, Lock, Mask, Phase, Record, Records, Signal, State, Term, has, mask,
 };
 
 impl Protocol {
@@ -105,16 +105,27 @@ impl Protocol {
         state.change_stages(number, decision.intended);
         let leader = &mut state.leaders[number];
         let given_back = |index: usize| state.pool[index] == Entry::Down && pool[index] == Entry::Up;
-        let lasts = |index: usize| state.signals[index] != Signal::None && !has(leader.changed, index);
-        let is_premature = mask(|index| given_back(index) && lasts(index) && !has(decision.needed, index)) != 0;
+        let signals = leader.signals.unwrap_or_default();
+        let lasts = |index: usize| {
+            let was_there = state.signals[index] != Signal::None && !has(leader.changed, index);
+            was_there || signals[index] != Signal::None
+        };
+        // Whatever the guard says: in the view of the leader no other entry stays in service without a signal.
+        let stays = |index: usize| [state.pool[index], pool[index]] == [Entry::Up; 2] && signals[index] == Signal::None;
+        let is_last = |index: usize, of: Mask| mask(|other| other != index && has(of, other) && stays(other)) == 0;
+        let nodes = mask(|index| index < self.config.nodes);
+        let is_needed = |index: usize| {
+            let is_last_of_rule = |serving| has(serving, index) && is_last(index, serving);
+            let may_stay = signals[index] != Signal::Terminal;
+            may_stay && (is_last(index, nodes) || leader.serving.is_some_and(is_last_of_rule))
+        };
+        let is_premature = mask(|index| given_back(index) && lasts(index) && !is_needed(index)) != 0;
         let edit = Edit {
             pool,
             members: mask(|index| state.pool[index] != Entry::Absent),
             is_latest: true,
             serving: leader.serving,
-            ending: leader
-                .signals
-                .map_or(0, |signals| mask(|index| signals[index] == Signal::Terminal)),
+            ending: mask(|index| signals[index] == Signal::Terminal),
         };
         let undo = |index: usize| decision.undo[index].map(|stage| Record { stage, ..before[index] });
         leader.undo = std::array::from_fn(undo);
