@@ -2,8 +2,8 @@
 //! as the writes of both show, and while no other accepted PUT of headgate's for the load balancer is carried out. Nobody takes the shared
 //! Lease from a holder that has it for less than its duration, less what a clock may be wrong.
 //!
-//! A leader that stood still may send once more what it had decided on before (docs/dev/proof.md), and a restore of etcd takes holds back
-//! without the holder's knowledge. Both are counted.
+//! A leader that stood still may send once more what it had read and decided on before (docs/dev/proof.md), and a restore of etcd takes
+//! holds back without the holder's knowledge. Both are counted.
 
 use std::time::Duration;
 
@@ -79,11 +79,21 @@ fn not_held(
     (age > lasts?).then(|| format!("it was renewed at {renewed}, {age:#} before"))
 }
 
-/// Whether this controller had just been thawed and held both when it was frozen.
+/// Whether this controller had just been thawed, held both when it was frozen, and has not read the load balancer since.
 fn is_late(history: &[Event], request: &ArmRequest, held_at: impl Fn(Timestamp) -> bool, at: Timestamp) -> bool {
+    let has_read_since = |thawed: Timestamp| {
+        history.iter().any(|event| match &event.what {
+            What::Arm(read) => {
+                let is_own = read.caller == request.caller && read.load_balancer == request.load_balancer;
+                is_own && !read.is_write && thawed <= event.begin && event.begin <= at
+            }
+            _ => false,
+        })
+    };
     let was_thawed = history.iter().any(|event| {
         let is_own = matches!(&event.what, What::Frozen(controller) if *controller == request.caller);
-        is_own && event.begin <= at && at <= event.end + LATE && held_at(event.begin)
+        let is_just_over = event.begin <= at && at <= event.end + LATE;
+        is_own && is_just_over && held_at(event.begin) && !has_read_since(event.end)
     });
     request.if_match.is_some() && was_thawed
 }
@@ -305,6 +315,15 @@ mod tests {
             (1, 0, 0),
             "without If-Match"
         );
+        for (reader, at, expected) in [
+            ("node-1", 9, (0, 1, 0)),
+            ("node-3", 40, (0, 1, 0)),
+            ("node-1", 40, (1, 0, 0)),
+        ] {
+            let read = arm(reader, at, at).reads("a");
+            let found = with(vec![next.clone(), thaw.clone(), read, put("node-1", 41)]);
+            assert_eq!(found, expected, "{reader} has read at {at}");
+        }
         assert_eq!(with(vec![thaw, next, put("node-3", 41)]), (1, 0, 0), "another one");
     }
 
