@@ -56,7 +56,9 @@ impl Call {
     fn event(&self, is_lease: bool) -> Event {
         let version = |value: u8| format!("v{value}");
         let on_lease = || lease("node-1_a", self.begin, self.end);
-        let on_arm = || arm("node-1", self.begin, self.end);
+        // Others write without an etag.
+        let is_foreign = matches!(self.kind, Kind::Write(None, _));
+        let on_arm = || arm(if is_foreign { "cloud" } else { "node-1" }, self.begin, self.end);
         match self.kind {
             Kind::Read(value) if is_lease => on_lease().reads(&version(value)),
             Kind::Read(value) => on_arm().reads(&version(value)),

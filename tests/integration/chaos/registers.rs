@@ -128,9 +128,11 @@ impl Call<'_> {
 fn call(event: &Event) -> Option<(&str, Call<'_>)> {
     let (register, operation, answer) = match &event.what {
         What::Arm(request) => {
-            let expected = match &request.if_match {
-                Some(etag) => Expected::Version(Some(etag.clone())),
-                None => Expected::Anything,
+            // headgate writes nothing without `If-Match`, which could only create.
+            let expected = if request.is_headgate || request.if_match.is_some() {
+                Expected::Version(request.if_match.clone())
+            } else {
+                Expected::Anything
             };
             let (operation, answer) = match (&request.change, request.status) {
                 (Some(change), _) => {
@@ -378,6 +380,16 @@ mod tests {
                     put(3, 4, "c", "c", "d"),
                 ],
                 true,
+            ),
+            (
+                "without an etag, as others write",
+                vec![read(0, 1, "a"), arm("cloud", 2, 3).puts("", Some(("a", "b")))],
+                true,
+            ),
+            (
+                "headgate does not",
+                vec![read(0, 1, "a"), put(2, 3, "", "a", "b")],
+                false,
             ),
             (
                 "an etag from before its end",
