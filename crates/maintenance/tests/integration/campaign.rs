@@ -1,10 +1,12 @@
-//! NodeMaintenances and Evacuations: what the API server accepts, the controller acts on or refuses in the status; what the API server
-//! refuses, it names; and none stops the plain maintenance that follows each batch. They are generated from the definitions ([`samples`]).
+//! NodeMaintenances and Evacuations: what the API server accepts, the controller acts on or refuses in the status within 30 s; what the API
+//! server refuses, it names; no pod leaves but those that an Evacuation is about or a maintenance drains; and none stops the plain maintenance
+//! that follows each batch. They are generated from the definitions ([`samples`]).
 //! `HEADGATE_CAMPAIGN=2400` sets how many, `HEADGATE_CAMPAIGN_SEED=17` repeats a run.
 
 mod refusals;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -12,6 +14,7 @@ use headgate_core::clock::Clock;
 use headgate_core::telemetry::{MetricsFormat, encode_metrics};
 use headgate_kubernetes::leader::LeaderMetrics;
 use headgate_kubernetes::{NodeWriteMetrics, register_undecodable_objects};
+use headgate_maintenance::api::names::is_instigator_finalizer;
 use headgate_maintenance::automatic::AutomaticMaintenances;
 use headgate_maintenance::controller::{LoadBalancerSource, Metrics};
 use headgate_test_kubernetes::{Sample, eventually, kubectl, met, number_from, own_control_plane, samples};
@@ -19,7 +22,7 @@ use kube::{Client, Error};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::cluster::{EVACUATIONS, MAINTENANCES, SOON, repository, succeeded};
 use crate::leader::Candidate;
@@ -30,7 +33,14 @@ const DEFAULT_SIZE: u64 = 100;
 /// Objects that exist at the same time, and requests under way.
 const BATCH: usize = 100;
 const CONCURRENT: usize = 16;
+/// From the answer to an object until the controller has acted on it, or refused it.
+const ACTED_ON_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const NODES: &str = "/api/v1/nodes";
+/// A node without an object, so that no maintenance selects it.
+const UNSELECTED: &str = "unselected";
+/// Of whoever asks for an Evacuation, where a sample has no finalizers.
+const INSTIGATOR: &str = "evacuation.headgate.dev/instigator_campaign.example";
 /// Replaced by names that exist, where a sample does not change them.
 const NAME: &str = "name";
 const POD: &str = "pod";
@@ -119,8 +129,33 @@ struct Counts {
     sent: usize,
     accepted: usize,
     refused: usize,
-    slowest: std::time::Duration,
+    slowest: Duration,
+    /// Of pods that left because of an Evacuation.
+    evicted: usize,
     findings: Vec<String>,
+}
+
+/// An object as the API server answered it, and when.
+struct Accepted {
+    object: Value,
+    since: Instant,
+}
+
+/// A pod beside the Evacuations of a batch.
+struct Pod {
+    uid: String,
+    name: String,
+    node: &'static str,
+}
+
+impl Pod {
+    /// Whether an Evacuation is about it. Pods are in `default`.
+    fn is_of(&self, evacuation: &Value) -> bool {
+        let reference = &evacuation["spec"]["podRef"];
+        evacuation["metadata"]["namespace"] == "default"
+            && reference["uid"] == self.uid.as_str()
+            && reference["name"] == self.name.as_str()
+    }
 }
 
 /// An object to create, or a change of the object `before`.
@@ -199,7 +234,7 @@ impl World {
             leader_metrics: LeaderMetrics::register(&mut registry),
             node_writes: NodeWriteMetrics::register(&mut registry),
             load_balancers: LoadBalancerSource::Probes,
-            first_read_after: std::time::Duration::ZERO,
+            first_read_after: Duration::ZERO,
             automatic: AutomaticMaintenances::default(),
         };
         let (controller, _) = candidate.start();
@@ -239,23 +274,23 @@ impl World {
     }
 
     /// Sends objects to paths, or changes of the objects `before`, several at a time; returns the answers to those that were accepted.
-    async fn send_all(&self, requests: Vec<Request>, counts: &mut Counts) -> Vec<Value> {
+    async fn send_all(&self, requests: Vec<Request>, counts: &mut Counts) -> Vec<Accepted> {
         counts.sent += requests.len();
         let answers: Vec<_> = stream::iter(requests)
             .map(|request| async move {
                 let method = if request.before.is_some() { "PATCH" } else { "POST" };
                 let path = format!("{}?fieldValidation=Strict", request.path);
                 let answer = self.send(method, &path, Some(&request.sample.value)).await;
-                (request, answer)
+                (request, answer, Instant::now())
             })
             .buffer_unordered(CONCURRENT)
             .collect()
             .await;
         let mut accepted = Vec::new();
-        for (Request { sample, before, .. }, answer) in answers {
+        for (Request { sample, before, .. }, answer, since) in answers {
             let wrong = match answer {
                 Ok(object) => {
-                    accepted.push(object);
+                    accepted.push(Accepted { object, since });
                     continue;
                 }
                 Err(Error::Api(status)) => wrong_refusal(&sample, before.as_ref(), &status),
@@ -269,19 +304,74 @@ impl World {
         accepted
     }
 
-    /// Waits until the controller has acted on all of these, or refused them.
-    async fn until_acted_on(&self, accepted: &[Value], counts: &mut Counts) {
-        let start = Instant::now();
-        eventually(SOON, "all objects are acted on", async || {
+    /// Waits until the controller has acted on all of these, or refused them, each in time. An Evacuation may end with that, a maintenance
+    /// may not.
+    async fn until_acted_on(&self, accepted: &[Accepted], counts: &mut Counts) {
+        let mut waiting: Vec<_> = accepted.iter().collect();
+        loop {
             let objects = self.objects().await;
-            let waiting = accepted
+            waiting.retain(|Accepted { object, since }| {
+                let now = objects.get(&uid_of(object));
+                if now.is_none() && object["kind"] == "NodeMaintenance" {
+                    counts.findings.push(format!("{object} is gone"));
+                }
+                let is_done = now.is_none_or(is_acted_on);
+                if is_done {
+                    counts.slowest = counts.slowest.max(since.elapsed());
+                }
+                !is_done
+            });
+            if waiting.is_empty() {
+                return;
+            }
+            let late = waiting.iter().find(|one| one.since.elapsed() > ACTED_ON_TIMEOUT);
+            if let Some(Accepted { object, .. }) = late {
+                let now = objects.get(&uid_of(object));
+                panic!("not acted on within {ACTED_ON_TIMEOUT:?}: {now:?}\n{}", self.metrics());
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// The UIDs of all pods that are left.
+    async fn pods_left(&self) -> BTreeSet<String> {
+        self.list(&pods_in("default")).await.iter().map(uid_of).collect()
+    }
+
+    /// Waits until the pods have left that these Evacuations are to evict. One that has an instigator ends only with its pod.
+    async fn until_evicted(&self, accepted: &[Accepted], pods: &[Pod], counts: &mut Counts) {
+        let wanted = accepted.iter().filter(|one| has_instigator(&one.object));
+        for Accepted { object, .. } in wanted {
+            let Some(pod) = pods.iter().find(|pod| pod.is_of(object)) else {
+                continue;
+            };
+            if has_no_evacuator(object) {
+                eventually(ACTED_ON_TIMEOUT, "the pod of an Evacuation has left", async || {
+                    let is_left = self.pods_left().await.contains(&pod.uid);
+                    met(!is_left, format!("{object}\n{}", self.metrics()))
+                })
+                .await;
+                counts.evicted += 1;
+            } else if !self.objects().await.contains_key(&uid_of(object)) && self.pods_left().await.contains(&pod.uid) {
+                counts.findings.push(format!("{object} has ended before its pod"));
+            }
+        }
+    }
+
+    /// The pods that no maintenance selects and that no Evacuation is to evict are left.
+    async fn has_kept_others(&self, accepted: &[Accepted], pods: &[Pod], counts: &mut Counts) {
+        let left = self.pods_left().await;
+        let is_evicted = |pod: &Pod| {
+            let mut about = accepted
                 .iter()
-                .filter_map(|one| objects.get(&uid_of(one)))
-                .find(|one| !is_acted_on(one));
-            waiting.map_or(Ok(()), |object| Err(format!("{object}\n{}", self.metrics())))
-        })
-        .await;
-        counts.slowest = counts.slowest.max(start.elapsed());
+                .map(|one| &one.object)
+                .filter(|object| pod.is_of(object));
+            about.any(|object| has_instigator(object) && has_no_evacuator(object))
+        };
+        let kept = pods.iter().filter(|pod| pod.node == UNSELECTED && !is_evicted(pod));
+        for pod in kept.filter(|pod| !left.contains(&pod.uid)) {
+            counts.findings.push(format!("the pod {} has left", pod.name));
+        }
     }
 
     /// Ends everything but the canary, and waits until nothing is left of it.
@@ -321,6 +411,10 @@ impl World {
                 "connectionsTimeoutSeconds": 0}});
         let object = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec});
         let made = self.send("POST", MAINTENANCES, Some(&object)).await.unwrap();
+        let made = Accepted {
+            object: made,
+            since: Instant::now(),
+        };
         self.until_acted_on(&[made], counts).await;
         let mut others = self.list(MAINTENANCES).await.into_iter().filter(|one| !is_canary(one));
         let shares = |object: Value| {
@@ -412,6 +506,17 @@ fn is_acted_on(object: &Value) -> bool {
         && conditions.any(|condition| condition["type"] == "Accepted")
 }
 
+fn has_instigator(evacuation: &Value) -> bool {
+    let mut finalizers = evacuation["metadata"]["finalizers"].as_array().into_iter().flatten();
+    finalizers.any(|finalizer| finalizer.as_str().is_some_and(is_instigator_finalizer))
+}
+
+/// Whether the Eviction API comes first. The pods have no annotations that name evacuators.
+fn has_no_evacuator(evacuation: &Value) -> bool {
+    let evacuators = evacuation["spec"]["evacuators"].as_array();
+    evacuators.is_none_or(Vec::is_empty)
+}
+
 /// Gives samples names of their own. Where a sample is not about the place of a name, that is left as it is.
 fn named(kind: &str, number: usize, mut sample: Sample, (pod, uid): (&str, &str)) -> Sample {
     let object = &mut sample.value;
@@ -476,36 +581,58 @@ async fn campaign_of_objects() {
             Request::create(MAINTENANCES.to_owned(), sample)
         });
         let mut accepted = world.send_all(objects.collect(), &mut of_maintenances).await;
-        let mut objects = Vec::new();
+        let (mut objects, mut pods) = (Vec::new(), Vec::new());
         for (number, sample) in of_pods.iter().cloned().enumerate() {
             let number = first + number;
-            let pod = format!("pod-{number}");
-            // Of a pod, of none, and of a pod in another namespace.
-            let (uid, namespace) = match number % 4 {
-                0 | 1 => (world.pod("default", "campaign-2", &pod).await, "default"),
-                2 => (format!("00000000-0000-4000-8000-{number:012}"), "default"),
-                _ => (world.pod("default", "campaign-1", &pod).await, "other"),
-            };
-            let sample = named("Evacuation", number, sample, (&pod, &uid));
+            let name = format!("pod-{number}");
+            let other_uid = format!("00000000-0000-4000-8000-{number:012}");
+            let node = if number % 4 == 0 { "campaign-2" } else { UNSELECTED };
+            let mut uid = None;
+            // Every eighth is of no pod.
+            if number % 8 != 2 {
+                let pod = world.pod("default", node, &name).await;
+                pods.push(Pod {
+                    uid: pod.clone(),
+                    name: name.clone(),
+                    node,
+                });
+                // Of a pod that came after the one that is meant.
+                uid = (number % 8 != 6).then_some(pod);
+            }
+            // Of a pod in another namespace.
+            let namespace = if number % 4 == 3 { "other" } else { "default" };
+            let mut sample = named("Evacuation", number, sample, (&name, &uid.unwrap_or(other_uid)));
+            let metadata = sample.value.pointer_mut("/metadata").and_then(Value::as_object_mut);
+            if let Some(metadata) = metadata.filter(|_| node == UNSELECTED) {
+                metadata.entry("finalizers").or_insert(json!([INSTIGATOR]));
+            }
             objects.push(Request::create(evacuations_in(namespace), sample));
         }
         let evacuated = world.send_all(objects, &mut of_evacuations).await;
-        world.until_acted_on(&evacuated, &mut of_evacuations).await;
-        world.until_acted_on(&accepted, &mut of_maintenances).await;
-        let requests = accepted.iter().zip(&mut changes).map(|(object, change)| {
-            let (at, value) = (format!("spec.{}", change.at), json!({"spec": change.value}));
-            Request {
-                path: path_of(object),
-                before: Some(object.clone()),
-                sample: Sample { at, value, ..change },
-            }
-        });
+        tokio::join!(
+            world.until_acted_on(&evacuated, &mut of_evacuations),
+            world.until_acted_on(&accepted, &mut of_maintenances)
+        );
+        world.until_evicted(&evacuated, &pods, &mut of_evacuations).await;
+        let requests = accepted
+            .iter()
+            .zip(&mut changes)
+            .map(|(Accepted { object, .. }, change)| {
+                let (at, value) = (format!("spec.{}", change.at), json!({"spec": change.value}));
+                Request {
+                    path: path_of(object),
+                    before: Some(object.clone()),
+                    sample: Sample { at, value, ..change },
+                }
+            });
         accepted = world.send_all(requests.collect(), &mut of_changes).await;
         world.until_acted_on(&accepted, &mut of_changes).await;
         world.canary(batch, &mut of_maintenances).await;
+        world.has_kept_others(&evacuated, &pods, &mut of_evacuations).await;
         world.has_gone_on();
     }
     let mut findings = BTreeSet::new();
+    assert!(of_evacuations.evicted > 0, "no Evacuation was to evict a pod");
     for (what, counts) in [
         ("NodeMaintenance", of_maintenances),
         ("Evacuation", of_evacuations),
@@ -516,10 +643,11 @@ async fn campaign_of_objects() {
             accepted,
             refused,
             slowest,
+            evicted,
             ..
         } = counts;
         println!(
-            "{what}: {sent} sent, {accepted} accepted, {refused} refused; the slowest batch was acted on after {slowest:.1?}"
+            "{what}: {sent} sent, {accepted} accepted, {refused} refused, {evicted} evicted; the slowest was acted on after {slowest:.1?}"
         );
         assert!(accepted > 0 && refused > 0, "{what}: {accepted} and {refused}");
         findings.extend(counts.findings);
