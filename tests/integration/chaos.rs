@@ -64,6 +64,11 @@ pub(crate) struct Findings {
     pub(crate) operations: usize,
 }
 
+/// What a controller's log says of panics. One in the work of a term ends that alone, and the next leader goes on.
+pub(crate) fn panics(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter(|line| line.contains(" panicked at "))
+}
+
 /// Checks everything on a history, in order of the begins.
 pub(crate) fn check(history: &[Event]) -> Findings {
     let mut findings = Findings::default();

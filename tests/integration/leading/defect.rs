@@ -34,6 +34,7 @@ async fn a_panic_of_the_leader_task_ends_the_term_and_not_the_process() {
         log.contains("work of the term failed; released the Lease, and stands again later"),
         "{log}"
     );
+    assert_eq!(crate::chaos::panics(&log).count(), 1, "{log}");
 
     // An instance without the panic takes over, while the first one abstains and still answers probes.
     let (options, node) = candidate().await;

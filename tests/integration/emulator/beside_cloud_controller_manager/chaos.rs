@@ -22,7 +22,7 @@ use crate::chaos::history::{Event, LEDGER, SHARED_LEASE, What, carried_over, led
 use crate::chaos::report::Report;
 use crate::chaos::rules::{World, downs_of};
 use crate::chaos::writes::lost_by_restores;
-use crate::chaos::{check, schedule};
+use crate::chaos::{check, panics, schedule};
 
 mod data_plane;
 mod disturbances;
@@ -255,6 +255,16 @@ impl Chaos {
         .await;
     }
 
+    /// Each panic of a controller is a violation, whatever came of it.
+    async fn check_panics(&self) {
+        for path in &self.logs {
+            let log = std::fs::read(path).unwrap();
+            for line in panics(&String::from_utf8_lossy(&log)) {
+                self.shared.add_violation("panics", line.to_owned()).await;
+            }
+        }
+    }
+
     /// Writes the report, and after a violation the logs.
     fn write_report(&self, directory: &Path) {
         let name = format!("seed-{}", self.report.seed);
@@ -392,6 +402,7 @@ async fn invariants_hold_through_all_disturbances() {
     for text in violations {
         chaos.shared.add_violation("connections", text).await;
     }
+    chaos.check_panics().await;
     chaos
         .report
         .violations
