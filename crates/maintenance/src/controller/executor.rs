@@ -45,9 +45,18 @@ const MAX_CONCURRENT_WRITES: usize = 8;
 /// After this time a turn begins no further write of an Evacuation: what does not depend on these is planned again.
 const EVACUATION_WRITES_LIMIT: Duration = Duration::from_secs(1);
 /// Until a write that failed once is repeated.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
+pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The same for one that failed again, or was refused, as by a quota or a policy: both may last.
 const LATER_RETRY: Duration = Duration::from_secs(5);
+
+/// What became of the actions of a plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Executed {
+    /// How many failed.
+    pub(super) failures: usize,
+    /// When something is to be written that waits.
+    pub(super) next_write_at: Option<Instant>,
+}
 
 /// Carries out plans, and remembers what only events and metrics need.
 pub(super) struct Executor {
@@ -73,19 +82,17 @@ pub(super) struct Executor {
 }
 
 impl Executor {
-    /// Carries out all actions. Gives when something is to be written that waits.
-    pub(super) async fn execute(
-        &mut self,
-        snapshot: &Snapshot,
-        actions: Vec<Action>,
-        now: Timestamp,
-    ) -> Option<Instant> {
+    /// Carries out all actions.
+    pub(super) async fn execute(&mut self, snapshot: &Snapshot, actions: Vec<Action>, now: Timestamp) -> Executed {
         let span = turn_span(&self.writer.term, &actions);
         let turn = span.run(self.execute_in_span(snapshot, actions, now)).await;
         if turn.errors > 0 {
             span.fail("WriteFailed", &format_args!("{} writes failed", turn.errors));
         }
-        turn.next_write_at
+        Executed {
+            failures: turn.failures,
+            next_write_at: turn.next_write_at,
+        }
     }
 
     async fn execute_in_span<'a>(&mut self, snapshot: &'a Snapshot, actions: Vec<Action>, now: Timestamp) -> Turn<'a> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::blackholes::measure;
 use super::caches::{CONFIRMATION_INTERVAL, Caches};
-use super::executor::{EVACUATION, Executor, write_key};
+use super::executor::{EVACUATION, Executed, Executor, FIRST_RETRY, write_key};
 use super::metrics::GaugeValues;
 use super::node_edits::{RefusedNode, refused_nodes};
 use super::probe_markers::ProbeMarkers;
@@ -36,6 +36,8 @@ use crate::snapshot::Snapshot;
 
 /// Between two turns, so that changes in quick succession share one.
 const MIN_INTERVAL: Duration = Duration::from_millis(200);
+/// After turns with a failed write. The first is doubled up to this one.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// A turn without any change, in case a clock was set.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 
@@ -57,8 +59,7 @@ struct Turned {
     wake_at: Option<Timestamp>,
     /// When what is known of load balancers expires.
     expires_at: Option<Instant>,
-    /// When something is to be written that waits.
-    next_write: Option<Instant>,
+    executed: Executed,
 }
 
 impl MaintenanceController {
@@ -89,6 +90,7 @@ impl MaintenanceController {
 
     /// Runs until a cache ends.
     pub(super) async fn run(mut self) {
+        let mut retry = FIRST_RETRY;
         loop {
             let now = self.context.clock.now();
             let turned = self.turn(now).await;
@@ -101,15 +103,21 @@ impl MaintenanceController {
             if let Some(Turned {
                 wake_at: due,
                 expires_at,
-                next_write,
+                executed,
             }) = turned
             {
-                for at in [expires_at, next_write].into_iter().flatten() {
+                for at in [expires_at, executed.next_write_at].into_iter().flatten() {
                     wake_at = wake_at.min(at);
                 }
                 if let Some(due) = due {
                     let wait = Duration::try_from(due.duration_since(now.wall)).unwrap_or_default();
                     wake_at = wake_at.min(now.mono + wait);
+                }
+                if executed.failures > 0 {
+                    wake_at = wake_at.min(Instant::now() + retry);
+                    retry = (retry * 2).min(LONGEST_RETRY);
+                } else {
+                    retry = FIRST_RETRY;
                 }
             }
             sleep(MIN_INTERVAL).await;
@@ -177,15 +185,15 @@ impl MaintenanceController {
             refused.len() < count
         });
         self.executor.publish_nodes(&snapshot, &plan.actions);
-        let next_write = if plan.actions.is_empty() {
-            None
+        let executed = if plan.actions.is_empty() {
+            Executed::default()
         } else {
             self.executor.execute(&snapshot, plan.actions, now).await
         };
         Some(Turned {
             wake_at: plan.wake_at,
             expires_at,
-            next_write,
+            executed,
         })
     }
 

@@ -6,7 +6,6 @@ use headgate_core::telemetry::{ReconcileSpan, warn_if};
 use tokio::time::Instant;
 
 use super::super::writer::WriteError;
-use super::FIRST_RETRY;
 use super::spans::written_object;
 use crate::api::{Evacuation, NodeMaintenance};
 use crate::plan::action::{Action, EvacuationChange, Event};
@@ -22,7 +21,8 @@ pub(super) struct Turn<'a> {
     pub(super) events: BTreeMap<String, Vec<Event>>,
     /// Nodes on which no Evacuation is created in this turn.
     pub(super) blocked_nodes: BTreeSet<String>,
-    /// Failures that are not for another turn to resolve.
+    pub(super) failures: usize,
+    /// Those of the failures that are not for another turn to resolve.
     pub(super) errors: usize,
     /// When something is to be written that waits.
     pub(super) next_write_at: Option<Instant>,
@@ -39,6 +39,7 @@ impl<'a> Turn<'a> {
             pods: snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect(),
             events: BTreeMap::new(),
             blocked_nodes: BTreeSet::new(),
+            failures: 0,
             errors: 0,
             next_write_at: None,
         }
@@ -78,13 +79,13 @@ impl<'a> Turn<'a> {
 
     /// Counts and logs a write that failed, and keeps back what depends on it. One that is known to fail so is no news.
     pub(super) fn failed(&mut self, action: &Action, span: &ReconcileSpan, error: &WriteError, is_known: bool) {
+        self.failures += 1;
         self.keep_back(action);
         let (what, name) = written_object(action);
         match error {
             // Another writer was first, or the term is over: the next turn knows more.
             WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => {
                 tracing::debug!(what, name, %error, "maintenance write postponed");
-                self.write_at(Instant::now() + FIRST_RETRY);
             }
             WriteError::Refused(_) | WriteError::Failed(_) => {
                 self.errors += 1;
