@@ -40,10 +40,7 @@ pub(super) fn hold_waiting(
             continue;
         }
         let may_be_set = node.exempting_label().is_none();
-        // The ledger has that only after this plan, and its changes lead to no other plan.
-        let is_given_back = entry.target == TargetState::None && entry.observed != Some(AdminState::Down);
-        let is_in_ledger = |known: &LedgerEntry| known.stage != LedgerStage::Restored && !is_given_back;
-        if let Some(known) = entry.ledger_entry.filter(is_in_ledger) {
+        if let Some(known) = entry.ledger_entry.filter(|known| known.stage != LedgerStage::Restored) {
             // One whose write is due counts until it is written.
             let is_due = known.stage == LedgerStage::Intended
                 && entry.target == TargetState::Down

@@ -343,6 +343,7 @@ impl Controller<'_> {
                 undo: Vec::new(),
                 last_generation: None,
                 last_hold_generation: None,
+                braked_by: None,
             };
             let listings = match source {
                 Source::List => self.view.listings.clone(),

@@ -2,6 +2,7 @@
 //! publishes the status that events, metrics and the ledger follow from.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, ArmError, PoolId};
@@ -94,6 +95,8 @@ pub(super) struct LoadBalancerPlanner {
     pub(super) last_generation: Option<u64>,
     /// That of holds; `None` if the last plan did not choose by holds.
     pub(super) last_hold_generation: Option<u64>,
+    /// The ledger that the last plan was made from, if the brake held something back: what it has given back since makes room.
+    pub(super) braked_by: Option<Arc<Ledger>>,
 }
 
 /// The ledger changes before a write, and those that undo them.
@@ -146,8 +149,10 @@ impl LoadBalancerPlanner {
 
 impl Planner for LoadBalancerPlanner {
     async fn changed(&mut self) {
+        let mut makes_room = pin!(ledger_changed(self.ledger.subscribe(), self.braked_by.clone()));
         loop {
             let is_about_nodes = tokio::select! {
+                () = &mut makes_room => return,
                 () = changed(&mut self.targets) => true,
                 () = changed(&mut self.services) => false,
                 () = members_changed(&mut self.members) => return,
@@ -174,8 +179,9 @@ impl Planner for LoadBalancerPlanner {
         };
         self.services.mark_unchanged();
         self.last_generation = Some(targets.generation);
-        let view = &*observation.view;
+        let (view, ledger) = (&*observation.view, self.ledger.ledger());
         let plan = self.plan_view(view, &targets, interfaces);
+        self.braked_by = plan.entries.iter().any(|entry| entry.held_for.brake).then_some(ledger);
         let changes = plan.change_count();
         // Where the guard keeps a minimum in service it prefers Nodes with a hold; nothing else of a plan reads holds.
         let has_choice = plan.entries.iter().any(|entry| entry.held_for.minimum);
@@ -283,6 +289,16 @@ async fn members_changed(members: &mut Option<Members>) {
     match members {
         Some(members) => members.changed().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Waits until the ledger differs from this one; without one for ever.
+async fn ledger_changed(mut ledger: watch::Receiver<Arc<Ledger>>, before: Option<Arc<Ledger>>) {
+    let Some(before) = before else {
+        return std::future::pending().await;
+    };
+    if ledger.wait_for(|ledger| **ledger != *before).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -239,6 +239,7 @@ async fn work(
             undo: Vec::new(),
             last_generation: None,
             last_hold_generation: None,
+            braked_by: None,
         };
         let writer = PoolWriter {
             load_balancer: id.clone(),
