@@ -3,7 +3,7 @@
 //! Invariants: a candidate does one thing at a time. It creates the ledger before a Lease that does not exist. It writes to the term of a Lease
 //! only if it may acquire or create it, or holds it. The reads of all candidates together come at the rate that the number of candidates sets,
 //! whatever fails. A term ends at its deadline at the latest. The Lease is released after the term's work has ended, in the version that this
-//! candidate wrote or read as its own, and the candidate contends again only after that. One that stops after a failed request reads first
+//! candidate wrote or read as its own, and the candidate contends again only after that. One that stops after a failed request reads once
 //! whether the Lease is its own. Work that fails makes this instance abstain for a growing time, and the others wait too, once it has failed for
 //! them. The one other write is that of a volunteer: a candidate that finds a holder that cannot work offers to succeed it, in an annotation and
 //! nothing else.
@@ -274,8 +274,8 @@ impl Candidate {
     fn wait_for_read(&mut self, schedule: ReadSchedule, inputs: Inputs) -> Transition {
         let regular_read = schedule.next_read;
         if inputs.is_stopping {
-            // After a failed request the Lease may be this candidate's: read, so that it is released.
-            return if self.failed_requests > 0 {
+            // After a failed request the Lease may be this candidate's: read once, so that it is released.
+            return if std::mem::take(&mut self.failed_requests) > 0 {
                 (Phase::Reading { regular_read }, read_request(inputs))
             } else {
                 (Phase::Stopped, Action::Stop)

@@ -196,6 +196,10 @@ fn a_lease_that_a_candidate_finds_its_own_is_released_where_another_is_to_lead()
         let written = scenario.writes(10, Event::Read(Some(acquired)));
         let is_left = is_signalled || is_stopping;
         assert_eq!(written.is_released(), is_left, "{is_signalled} {is_stopping}");
+        if is_stopping {
+            let refused = scenario.after(10, Event::Refused);
+            assert_eq!(refused, Action::Stop, "nor is it released again and again");
+        }
     }
 }
 
