@@ -95,7 +95,15 @@ enum Outcome {
 /// Runs the points that the environment asks for, prints a table of story and pattern, and fails if a run did.
 pub fn run_fault_points(stories: &[Story]) {
     let failures = if let Some(text) = variable("HEADGATE_FAULT_POINT") {
-        run_all(stories, &[parse_run(stories, &text)])
+        let outcomes = run_all(stories, &[parse_run(stories, &text)]);
+        let is_unreached = outcomes
+            .iter()
+            .any(|(_, outcome)| matches!(outcome, Outcome::Unreached));
+        assert!(
+            !is_unreached,
+            "HEADGATE_FAULT_POINT: {TRIES} runs did not reach {text:?}"
+        );
+        outcomes
     } else {
         run_selection(stories)
     };
@@ -188,6 +196,13 @@ fn run_selection(stories: &[Story]) -> Vec<(Run, Outcome)> {
         variable("HEADGATE_FAULT_STORIES").unwrap_or_default(),
         variable("HEADGATE_FAULT_PATTERN"),
     );
+    if let Some(only) = &only_pattern {
+        let allowed = Pattern::ALL.map(|pattern| pattern.to_string());
+        assert!(
+            allowed.contains(only),
+            "HEADGATE_FAULT_PATTERN: {only:?} is no pattern; allowed: {allowed:?}"
+        );
+    }
     let is_selected = |pattern: &Pattern| only_pattern.as_ref().is_none_or(|only| *only == pattern.to_string());
     for (number, story) in stories.iter().enumerate() {
         if !story.name.contains(&only_stories) {
@@ -333,7 +348,8 @@ fn parse_run(stories: &[Story], text: &str) -> Run {
             index: index.parse().ok()?,
         })
     };
-    let faults = faults.split(", ").filter(|text| !text.is_empty());
-    let faults = faults.map(|text| point(text).unwrap_or_else(|| panic!("HEADGATE_FAULT_POINT: {text:?} is no point")));
+    let faults = faults
+        .split(", ")
+        .map(|text| point(text).unwrap_or_else(|| panic!("HEADGATE_FAULT_POINT: {text:?} is no point")));
     (number, faults.collect())
 }

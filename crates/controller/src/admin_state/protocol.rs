@@ -299,6 +299,7 @@ fn each_property_notices_its_bugs() {
                 faults,
                 pauses,
             },
+            has_members: matches!(bug, Bug::DropsForeignMembers | Bug::DropsMembers),
             ..PAIR
         };
         let explored = explore(config, Some(bug), Some(property));

@@ -240,14 +240,18 @@ impl Model for Protocol {
     type State = State;
     type Action = Action;
 
-    /// One leads and has listed everything; nothing has a signal. The last entry is absent, or where members are updated one that is no
-    /// node's.
+    /// One leads and has listed everything; nothing has a signal. The last entry is absent, or where members are updated also one that is
+    /// no node's.
     fn init_states(&self) -> Vec<State> {
-        let state = |serving: &Mask| {
+        let state = |serving: &Mask, has_foreign: bool| {
             let up = |number| number < self.config.nodes.min(ENTRIES - 1);
             let is_member = |number| {
                 if self.config.has_members {
-                    number >= self.config.nodes || has(*serving, number)
+                    if number < self.config.nodes {
+                        has(*serving, number)
+                    } else {
+                        has_foreign
+                    }
                 } else {
                     up(number)
                 }
@@ -284,7 +288,16 @@ impl Model for Protocol {
                 broken: 0,
             }
         };
-        self.config.serving.iter().map(state).collect()
+        let foreign: &[bool] = if self.config.has_members {
+            &[true, false]
+        } else {
+            &[false]
+        };
+        let serving = self.config.serving.iter();
+        serving
+            .flat_map(|serving| foreign.iter().map(move |has_foreign| (serving, *has_foreign)))
+            .map(|(serving, has_foreign)| state(serving, has_foreign))
+            .collect()
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {

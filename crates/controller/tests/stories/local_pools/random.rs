@@ -53,7 +53,8 @@ struct Write {
     at: Instant,
     path: String,
     body: Value,
-    /// The addresses that were in the pool and are not in the body, unless ARM will find that the pool was changed since the read.
+    has_if_match: bool,
+    /// The addresses that were in the pool and are not in the body, unless the pool was changed since the read, which ARM finds by the etag.
     dropped: BTreeSet<String>,
 }
 
@@ -78,15 +79,14 @@ impl Write {
         let body: Value = serde_json::from_slice(request.body()).unwrap();
         let state = emulator.send_control("GET", "state", &Value::Null).unwrap();
         let is_it = |pool: &&Value| pool["id"].as_str().is_some_and(|id| id.eq_ignore_ascii_case(&path));
-        let is_read = |pool: &&Value| {
-            let etag = request.headers().get(IF_MATCH);
-            etag.is_some_and(|etag| pool["etag"] == *etag.to_str().unwrap())
-        };
+        let etag = request.headers().get(IF_MATCH).map(|etag| etag.to_str().unwrap());
+        let is_read = |pool: &&Value| etag.is_some_and(|etag| pool["etag"] == *etag);
         let before = pools_in(&state).find(is_it).filter(is_read);
         let dropped = before.map(|before| &addresses_of(before) - &addresses_of(&body));
         Self {
             at: Instant::now(),
             path,
+            has_if_match: etag.is_some(),
             dropped: dropped.unwrap_or_default(),
             body,
         }
@@ -369,9 +369,11 @@ impl Run {
             at,
             path,
             body,
+            has_if_match,
             dropped,
         } in writes
         {
+            assert!(has_if_match, "{path} is written without If-Match: {body}");
             let is_it = |pool: &(&str, &str, usize, bool)| pool_path(pool.0, pool.1).to_lowercase() == path;
             let number = POOLS.iter().position(is_it).unwrap();
             let (load_balancer, pool, service, v6) = POOLS[number];
