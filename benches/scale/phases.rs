@@ -184,7 +184,7 @@ pub(crate) async fn churn(run: &mut Run<'_>) -> anyhow::Result<Phase> {
         Budget::Most(rounded(ARM_WRITES_PER_SECOND)),
     ));
     if recorded.usage.machine_busy_percent > MOST_BUSY_PERCENT {
-        // A machine that has no time left makes these figures smaller: what is too much even so stays missed.
+        // On a machine that has no time left a figure within its budget says nothing.
         let judged = |check: Check| match check.pass {
             Some(true) => without_verdict(check, "machine busy"),
             _ => check,

@@ -11,8 +11,8 @@
 //! - `HEADGATE_FAULT_PAIRS=2000` runs so many pairs of points of each story that has them, or all if there are no more; of the points of
 //!   one pattern where it is given.
 //! - `HEADGATE_FAULT_SEED=17` repeats a sample; without it the seed is new and printed.
-//! - `HEADGATE_FAULT_POINT='drain and return: crash after 17'` runs one point, or with a comma a pair: with `cargo test -p` of the package
-//!   that has the story.
+//! - `HEADGATE_FAULT_POINT='drain and return: crash after 17'` runs one point, or with a comma a pair, and fails if it is not reached: with
+//!   `cargo test -p` of the package that has the story.
 
 use std::any::Any;
 use std::collections::BTreeMap;
