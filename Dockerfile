@@ -11,7 +11,7 @@ ARG FEATURES="otlp"
 ARG REVISION=unknown
 WORKDIR /src
 COPY . .
-# The cache of /cache is that of all checkouts, and Cargo compares times: what was not touched would be taken for built where another checkout was.
+# All checkouts share /cache, and Cargo compares times: without touch it would use what another checkout built later than these were written.
 # --target, even though it is the host: without one, RUSTFLAGS would apply to proc macros too, and those cannot be static.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/cache,sharing=locked \

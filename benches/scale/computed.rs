@@ -1,5 +1,4 @@
-//! 100,000 Nodes, computed from this run: every figure is in proportion to what was measured, and nobody has measured it. Each Node is in as many
-//! pools as in the run.
+//! Figures for 100,000 Nodes, in proportion to what this run measured. None of them is measured. Each Node is in as many pools as in the run.
 
 use serde::Serialize;
 

@@ -33,8 +33,8 @@ fn static_binary() -> PathBuf {
     path
 }
 
-/// A root directory that contains only the program. A process of its own copies it: what other tests start meanwhile would inherit the file that
-/// this process had open for writing, and the kernel runs no file that somebody may write to.
+/// A root directory that contains only the program. A separate process copies it: programs that other tests start meanwhile would inherit the
+/// file that this process has open for writing, and the kernel refuses to run a file that is open for writing.
 fn empty_root() -> PathBuf {
     let root = scratch("root");
     let copied = Command::new("cp")
@@ -287,7 +287,7 @@ fn the_image_contains_only_the_static_program_and_a_ca_bundle() {
         panic!("one RUN")
     };
     for part in [
-        // Cargo would take what another checkout left in the cache for built from these files, whose times are older.
+        // Cargo compares times, so without this it would use what another checkout has built later than these files were written.
         "find . -type f -exec touch {} +",
         "RUSTFLAGS='-C target-feature=+crt-static'",
         "cargo build --locked --release --no-default-features",

@@ -28,7 +28,9 @@ pub(super) fn cluster_address(service: &ServiceObject) -> Option<SocketAddr> {
 impl Service {
     /// What is kept; `None` for an object without a name or of another type, which an API server that cannot select by type sends, too.
     pub fn read(object: ServiceObject) -> Option<Self> {
-        object.is_load_balancer().then_some(())?;
+        if !object.is_load_balancer() {
+            return None;
+        }
         Some(Self {
             name: NamespacedName::of(&object.metadata)?,
             ports: object.spec.ports,

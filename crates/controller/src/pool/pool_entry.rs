@@ -42,15 +42,16 @@ impl PoolEntry {
     pub fn reader(earlier: Vec<Arc<PoolView>>) -> impl Fn(BackendAddress<'_>) -> Self + Clone + Send + Sync + 'static {
         let earlier = earlier.into_iter().flat_map(|pool| {
             let places = 0..pool.entries.len();
-            places.map(move |place| pool.entries[place].clone())
+            places.map(move |place| (Arc::clone(&pool), place))
         });
         let known = Arc::new(Mutex::new((earlier, SharedTexts::default())));
         move |address| {
             let (earlier, texts) = &mut *known.lock().unwrap_or_else(PoisonError::into_inner);
-            match earlier.next().filter(|earlier| earlier.is_of(address)) {
-                Some(earlier) => Self {
+            let is_it = |(pool, place): &(Arc<PoolView>, usize)| pool.entries[*place].is_of(address);
+            match earlier.next().filter(is_it) {
+                Some((pool, place)) => Self {
                     admin_state: address.admin_state(),
-                    ..earlier
+                    ..pool.entries[place].clone()
                 },
                 None => Self::with_texts(address, texts),
             }

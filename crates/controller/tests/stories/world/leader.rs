@@ -195,7 +195,7 @@ impl Leader {
         }
     }
 
-    /// Says that the story wants terms whose work fails.
+    /// Allows terms to fail in this story.
     pub(crate) fn allow_failed_terms(&self) {
         self.may_fail.store(true, Ordering::Relaxed);
     }
