@@ -241,7 +241,9 @@ mod tests {
         fs::write(parent.path().join("sandbox.json"), "old").unwrap();
         let error = Directory::prepare(Some(parent.path())).unwrap_err();
         assert!(matches!(error, DirectoryError::InUse(_)), "{error}");
-        drop(first); // as if killed: the kernel releases the lock
+        // as if killed; closing is not enough here: a process that another test starts keeps the lock's copy until its exec
+        first._lock.unlock().unwrap();
+        drop(first);
         let second = Directory::prepare(Some(parent.path())).unwrap();
         assert!(!parent.path().join("sandbox.json").exists());
         second.remove().unwrap();
