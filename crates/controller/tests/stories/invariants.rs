@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::assumptions::node_of_entry;
 use super::guard::is_healthy;
 use super::random::PROBE_ONLY_LABEL;
-use super::world::{Spy, World, address};
+use super::world::{Spy, World, address, is_own};
 
 /// How old the observations of a leader may be: a broken watch is restarted with backoff while the term is renewed, and without
 /// the API server a term lasts 10 s.
@@ -37,6 +37,9 @@ struct State {
     terminal: BTreeMap<usize, Option<Instant>>,
     /// The entries that a leader has set `Down`: path of the pool, address.
     owned: BTreeSet<(String, String)>,
+    /// The same where `If-Match` was ignored and another writer may have set it meanwhile, with the number of the write: path of the
+    /// pool, address.
+    overwritten: Vec<(usize, (String, String))>,
     /// The entries of each version of a pool that was there while a leader asked: path of the pool, etag.
     versions: BTreeMap<(String, String), Vec<(String, String)>>,
     puts: usize,
@@ -277,7 +280,11 @@ impl Invariants {
                     revocable_downs.extend(Some(node).filter(|node| self.is_revocable(*node)));
                 }
                 ("Down", "None") => {
-                    if !self.state.lock().unwrap().owned.contains(&owned) {
+                    let state = self.state.lock().unwrap();
+                    let is_own =
+                        state.owned.contains(&owned) || state.overwritten.iter().any(|(_, entry)| *entry == owned);
+                    drop(state);
+                    if !is_own {
                         self.violation(format!("{path}: {ip} is a foreign Down"));
                     }
                     let is_kept = self.state.lock().unwrap().keeps_signalled_down;
@@ -307,8 +314,8 @@ impl Invariants {
         deviations.any(|deviation| deviation == "ifMatchIgnored")
     }
 
-    /// A write that was planned from an old read: ARM rejects it, unless it ignores `If-Match`. Then each new `Down` is the leader's own,
-    /// also where another writer has set it meanwhile: `known` are the entries of that read.
+    /// A write that was planned from an old read: ARM rejects it, unless it ignores `If-Match`. If it accepts it, each new `Down` is the
+    /// leader's own, also where another writer has set it meanwhile: `known` are the entries of that read.
     fn overwrite(&self, path: &str, known: &[(String, String)], body: &Value) {
         for (key, state) in entries(body) {
             let is_new = state == "Down" && !known.contains(&(key.clone(), state));
@@ -317,9 +324,20 @@ impl Invariants {
                     .node_of(&key)
                     .is_some_and(|node| self.had_signal(node, MAX_OBSERVATION_AGE))
             {
-                self.state.lock().unwrap().owned.insert((path.to_lowercase(), key));
+                let mut state = self.state.lock().unwrap();
+                let number = state.puts;
+                state.overwritten.push((number, (path.to_lowercase(), key)));
             }
         }
+    }
+
+    /// The entries that leaders have set `Down`, given the status of the answer to each write, if it had one.
+    fn owned(&self, answers: &[Option<u64>]) -> BTreeSet<(String, String)> {
+        let state = self.state.lock().unwrap();
+        assert_eq!(answers.len(), state.puts, "answers to writes");
+        let is_accepted = |number: usize| answers[number - 1].is_none_or(|status| status < 300);
+        let accepted = state.overwritten.iter().filter(|(number, _)| is_accepted(*number));
+        accepted.map(|(_, entry)| entry).chain(&state.owned).cloned().collect()
     }
 
     /// The number of leaders that may write now.
@@ -411,6 +429,9 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
             },
         );
     }
+    let puts = world.puts().into_iter().filter(is_own);
+    let answers: Vec<_> = puts.map(|put| put["status"].as_u64()).collect();
+    let owned = invariants.owned(&answers);
     for (load_balancer, name) in pools {
         let path = super::world::pool_path(load_balancer, name);
         let pool = invariants.pool(&path).unwrap();
@@ -422,12 +443,7 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
             let Some(node) = invariants.node_of(&ip) else { continue };
             let Some(known) = finals.get(&node) else { continue };
             let signalled = invariants.had_signal(node, Duration::ZERO);
-            let owned = invariants
-                .state
-                .lock()
-                .unwrap()
-                .owned
-                .contains(&(path.to_lowercase(), ip.clone()));
+            let owned = owned.contains(&(path.to_lowercase(), ip.clone()));
             match (signalled, state.as_str()) {
                 (true, "None") if known.is_alive && known.is_healthy => held += 1,
                 (true, "None") => panic!("{path}: {ip} is not Down, and node {node} has a signal"),
