@@ -1,5 +1,6 @@
 //! What a failed attempt leaves for the next one: the last error, and when the same plan is due again. Pure but for the log.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, LoadBalancerId, PoolId};
@@ -37,8 +38,8 @@ pub(super) enum AttemptError {
         /// Whether the attempt has sent a PUT.
         has_written: bool,
     },
-    /// ARM is busy with the load balancer: it has refused a write with this error, or was read so. The Lease is released meanwhile.
-    Busy(Option<ArmError>),
+    /// ARM is busy with the load balancer: it has refused a write of this pool, or was read so. The Lease is released meanwhile.
+    Busy(Option<(PoolId, ArmError)>),
     /// The term is handed over: the next leader writes.
     HandingOver,
 }
@@ -87,14 +88,13 @@ struct DeferredPlan {
     is_due_with_version: bool,
 }
 
-/// ARM was found busy by each attempt since then.
-#[derive(Clone, Copy)]
+/// ARM was found busy by the last attempt.
 struct Busy {
+    /// By each attempt since then, and no write has succeeded.
     since: Instant,
-    /// Since the last write that succeeded.
     attempts: u32,
-    /// The first attempt whose write ARM refused.
-    refused_since: Option<Instant>,
+    /// Since when ARM refuses each of these pools.
+    refused: HashMap<PoolId, Instant>,
 }
 
 impl Attempts {
@@ -104,10 +104,13 @@ impl Attempts {
         before.last_error.is_some()
     }
 
-    /// A write has succeeded: waits for a busy load balancer begin anew. For how long ARM has refused another pool stays known.
-    pub(super) fn adopt_success(&mut self) {
-        if let Some(busy) = &mut self.busy {
-            busy.attempts = 0;
+    /// A write of this pool has succeeded: waits for a busy load balancer begin anew. For how long ARM has refused other pools stays
+    /// known, but for those that it began to refuse at most a minute before this one, or later: the reason may have been the same.
+    pub(super) fn adopt_success(&mut self, pool: &PoolId) {
+        let Some(busy) = &mut self.busy else { return };
+        (busy.since, busy.attempts) = (Instant::now(), 0);
+        if let Some(began) = busy.refused.remove(pool) {
+            busy.refused.retain(|_, since| *since + BUSY_ERROR_AFTER < began);
         }
     }
 
@@ -166,28 +169,29 @@ impl Attempts {
             // The work ends before.
             Err(AttemptError::HandingOver) => return AfterAttempt::Wait(MAX_BUSY_DELAY),
             Err(AttemptError::Busy(refusal)) => {
-                let busy = busy.unwrap_or(Busy {
+                let mut busy = busy.unwrap_or_else(|| Busy {
                     since: now,
                     attempts: 0,
-                    refused_since: None,
+                    refused: HashMap::new(),
                 });
-                let Busy { since, attempts, .. } = busy;
-                let refused_since = busy.refused_since.or(refusal.is_some().then_some(now));
-                self.busy = Some(Busy {
-                    attempts: attempts + 1,
-                    refused_since,
-                    ..busy
+                let attempts = busy.attempts;
+                busy.attempts += 1;
+                let refusal = refusal.map(|(pool, error)| {
+                    busy.refused.entry(pool).or_insert(now);
+                    error
                 });
-                if since.elapsed() < BUSY_ERROR_AFTER {
+                // A read costs little; a write that has been refused for long, as beside an interface that has failed, may be so for hours.
+                // The pools take turns, so the one that has been refused for the shortest time decides.
+                let last_refused = busy.refused.values().max().filter(|_| refusal.is_some());
+                let refused_for = last_refused.map_or(Duration::ZERO, |since| now - *since);
+                let busy_for = now - busy.since;
+                self.busy = Some(busy);
+                if busy_for.max(refused_for) < BUSY_ERROR_AFTER {
                     let delay = MIN_BUSY_DELAY.saturating_mul(2_u32.saturating_pow(attempts));
                     return AfterAttempt::Wait(delay.min(MAX_BUSY_DELAY));
                 }
                 is_due_with_version = refusal.is_some();
-                // A read costs little; a write that has been refused for long, as beside an interface that has failed, may be so for hours.
-                let refused_for = refused_since.filter(|_| refusal.is_some()).map(|since| since.elapsed());
-                let delay = refused_for
-                    .unwrap_or_default()
-                    .clamp(MAX_BUSY_DELAY, MAX_TERMINAL_DELAY);
+                let delay = refused_for.clamp(MAX_BUSY_DELAY, MAX_TERMINAL_DELAY);
                 let error = refusal.unwrap_or_else(|| ArmError::Busy(load_balancer.to_string()));
                 (LastError::from_arm(&error, previous), delay)
             }

@@ -320,7 +320,7 @@ impl PoolWriter {
         planner.handle_outcome(Outcome::Written(&edit, written.as_ref().copied()));
         match written {
             Ok(()) => {
-                state.attempts.adopt_success();
+                state.attempts.adopt_success(&edit.pool);
                 if !edit.is_members_only() {
                     state.written.insert(edit, releases);
                 } else if let Some(pools) = SinglePools::between(&edit.pool, &open, &batch.documents) {
@@ -338,8 +338,8 @@ impl PoolWriter {
             }
             // ARM would refuse the other pools, too, unless it is about an interface of this one.
             Err(error) if error.is_resource_busy() => {
-                state.attempts.fail_pool(edit.pool);
-                return Err(AttemptError::Busy(Some(error)));
+                state.attempts.fail_pool(edit.pool.clone());
+                return Err(AttemptError::Busy(Some((edit.pool, error))));
             }
             // The members are settled, so the next plan is without them: other pools and the admin states go on.
             Err(error)

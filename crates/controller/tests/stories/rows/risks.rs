@@ -300,6 +300,47 @@ async fn waits_for_a_busy_load_balancer_begin_anew_after_a_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refusals_of_a_minute_are_over_with_the_first_of_these_writes_that_succeeds() {
+    let busy = json!({"answer": {"code": "AnotherOperationInProgress"}});
+    for (refused, accepted_last) in [(9, "/kubernetes$"), (10, "IPv6")] {
+        let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+        cluster.fault("PUT", "", Some(refused), &busy);
+        // The batch that ARM accepts ends with the other pool, which is refused once more.
+        cluster.fault("PUT", accepted_last, Some(1), &busy);
+        cluster.taint(2, &[OUT_OF_SERVICE]);
+        cluster.until_down(&["node-2"]).await;
+        let puts = cluster.puts();
+        let [.., accepted, _, last] = &puts[..] else {
+            panic!("{puts:?}")
+        };
+        let took = between(accepted, last);
+        assert!(took < 5 * SECOND, "{accepted_last}: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_that_arm_refuses_once_does_not_wait_as_long_as_one_that_it_refuses_for_hours() {
+    let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+    let busy = json!({"answer": {"code": "AnotherOperationInProgress"}});
+    cluster.fault("PUT", "/kubernetes$", None, &busy);
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    sleep(3600 * SECOND).await;
+    cluster.fault("PUT", "IPv6", Some(1), &busy);
+    cluster.taint(3, &[OUT_OF_SERVICE]);
+    let is_written = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes-IPv6"].len() == 2;
+    let took = cluster.until("the other pool", is_written).await;
+    assert!(took < 20 * SECOND, "{took:?}");
+    // Where ARM refuses all pools, they wait together.
+    cluster.fault("PUT", "", None, &busy);
+    cluster.taint(3, &[]);
+    sleep(3600 * SECOND).await;
+    let before = cluster.puts().len();
+    sleep(3600 * SECOND).await;
+    let in_an_hour = cluster.puts().len() - before;
+    assert!((12..16).contains(&in_an_hour), "{in_an_hour}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn pool_that_arm_refuses_for_long_delays_no_retry_of_another_one() {
     // What the other pool's write meets once, and where the intent cannot be recorded.
     let conflict = json!({"answer": {"status": 409}});

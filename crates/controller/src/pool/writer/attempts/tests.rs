@@ -80,7 +80,7 @@ async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_min
         advance(delay).await;
     }
     advance(5 * SECOND).await;
-    let refusal = || Some(refused(429, "RetryableError", None));
+    let refusal = || Some((pool("a"), refused(429, "RetryableError", None)));
     // A write that is refused for so long is tried seldom, and at once when a read shows another version.
     for (later, refusal, code, wait, is_due_with_version) in [
         (0, None, "Busy", 8, false),
@@ -105,6 +105,52 @@ async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_min
     ));
     let after = end(&mut attempts, Vec::new(), Err(AttemptError::Busy(None)));
     assert!(matches!(after, AfterAttempt::Wait(SECOND)), "it begins anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_waits_as_long_as_the_newest_one_has_lasted() {
+    let mut attempts = Attempts::default();
+    for (later, succeeded, refused_pool, error_in, wait_in) in [
+        (0, "", "a", None, Some(1)),
+        (1, "", "b", None, Some(2)),
+        (61, "", "a", Some(61), None),
+        (0, "", "b", Some(61), None),
+        // The reason may have been the same, so `b` begins anew.
+        (61, "a", "b", None, Some(1)),
+        (59, "", "b", None, Some(2)),
+        // `c` was not refused, which tells nothing of `b`.
+        (2, "c", "b", Some(61), None),
+        (3600, "d", "c", None, Some(1)),
+        // It takes turns with `b`.
+        (1, "", "b", None, Some(2)),
+        // `c` was accepted long after `b` was refused first.
+        (1, "c", "b", Some(300), None),
+        // In a load balancer that is busy for an hour, each pool is tried.
+        (3600, "", "c", Some(8), None),
+        (8, "", "d", Some(8), None),
+        (8, "", "e", Some(8), None),
+        (3600, "", "b", Some(300), None),
+    ] {
+        advance(later * SECOND).await;
+        if !succeeded.is_empty() {
+            attempts.adopt_success(&pool(succeeded));
+        }
+        let refusal = Some((pool(refused_pool), refused(429, "RetryableError", None)));
+        let (waits, retries) = match end(&mut attempts, Vec::new(), Err(AttemptError::Busy(refusal))) {
+            AfterAttempt::Wait(delay) => (Some(delay.as_secs()), None),
+            _ => (
+                None,
+                attempts
+                    .deferred_until(&[])
+                    .map(|until| (until - Instant::now()).as_secs()),
+            ),
+        };
+        assert_eq!(
+            (retries, waits),
+            (error_in, wait_in),
+            "{later} {succeeded} {refused_pool}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
