@@ -86,7 +86,9 @@ impl HeldFor {
         let minimum = self.minimum.then(|| "too few others can serve".to_owned());
         let services = (!self.services.is_empty()).then(|| {
             let named = first_names(&self.services, MAX_SERVICES_NAMED);
-            format!("no other node in service without a signal has a ready endpoint of {named} (externalTrafficPolicy: Local)")
+            format!(
+                "no other node in service without a signal has a ready endpoint of {named} in the rule's IP family (externalTrafficPolicy: Local)"
+            )
         });
         let unknown = self
             .unknown

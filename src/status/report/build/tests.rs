@@ -180,7 +180,7 @@ fn owners_and_pending_changes_follow_from_plan_and_ledger() {
 fn maintenance_is_planned_as_the_leader_plans_it() {
     let few = Some("too few others can serve");
     let last = Some(
-        "no other node in service without a signal has a ready endpoint of default/web (externalTrafficPolicy: Local)",
+        "no other node in service without a signal has a ready endpoint of default/web in the rule's IP family (externalTrafficPolicy: Local)",
     );
     // Node 5 is Ready, and node 6 is not.
     for (minimum, state, endpoint, is_signal, becomes, held_reason) in [
