@@ -196,25 +196,28 @@ pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, be
 /// Sets the first entry back, and looks at what a read shows.
 pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Result<(), Stop> {
     let first = session.plan.named.first.clone();
-    let read = session.read().await?;
-    if read.state(&first) == Some(AdminState::Down) {
-        let pool = with_state(read.pool(&first.pool)?, &first.entry, AdminState::None)?;
-        let sent = session.put(&pool).await?;
-        let end = match sent {
-            Ok(operation) => session.wait(&operation).await?,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = end {
-            answers.add(
-                RESTORED_STATE,
-                verdict_of(&error),
-                format!("not set back: {}", code_of(&error)),
-            );
-            return Ok(());
-        }
-        session.note_restored(&first.pool);
-        session.end_turn().await;
+    let is_down = |read: &Read| read.state(&first) == Some(AdminState::Down);
+    // A read from before the `Down` would pass for one of after it was set back.
+    let Some(read) = session.read_until(is_down).await? else {
+        answers.undecided(RESTORED_STATE, "reads do not show `Down` any more");
+        return Ok(());
+    };
+    let pool = with_state(read.pool(&first.pool)?, &first.entry, AdminState::None)?;
+    let sent = session.put(&pool).await?;
+    let end = match sent {
+        Ok(operation) => session.wait(&operation).await?,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = end {
+        answers.add(
+            RESTORED_STATE,
+            verdict_of(&error),
+            format!("not set back: {}", code_of(&error)),
+        );
+        return Ok(());
     }
+    session.note_restored(&first.pool);
+    session.end_turn().await;
     let is_back = |read: &Read| read.state(&first) != Some(AdminState::Down);
     let Some(read) = session.read_until(is_back).await? else {
         answers.decide(RESTORED_STATE, false, "reads still show `Down`");

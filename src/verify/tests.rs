@@ -390,3 +390,25 @@ async fn an_entry_that_another_writer_set_down_is_left_alone() {
         );
     }
 }
+
+/// Reads may come from a replica that lags behind the one that has shown the `Down`.
+#[tokio::test(start_paused = true)]
+async fn reads_from_before_the_down_do_not_pass_for_a_restored_state() {
+    for (admin_state_none, times, expected) in [
+        (AdminStateNone::Omitted, 1, Verdict::Holds),
+        (AdminStateNone::Shown, 2, Verdict::False),
+    ] {
+        let settings = Settings {
+            admin_state_none,
+            ..Settings::default()
+        };
+        let world = World::new(false, settings, clock()).await;
+        // Of the procedure that sets the entry back.
+        let rule = json!({"match": {"method": "GET", "path": "/loadBalancers/scratch$"}, "skip": 5, "times": times,
+            "action": {"answer": {"status": 200, "body": resources(false)[0]}}});
+        world.control("POST", "faults", &rule);
+        let report = world.run(plan(false), CancellationToken::new()).await;
+        let has = with_verdict(&report, expected);
+        assert!(has.contains("restored-state"), "{times}: {}", report.markdown());
+    }
+}
