@@ -93,14 +93,18 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         print_line(line);
     }
     let (unmatched, unreadable) = (unmatched.len(), unreadable.len());
+    let at_most = ours.len() + recorded.len() + unreadable;
     // What cannot be read now may be read with a later list; whose it is may be of no interest where Nodes are named.
     let may_be_read = unreadable > 0 && !are_nodes_named;
     if arguments.dry_run || ours.is_empty() && recorded.is_empty() && !may_be_read {
         let unread = print_unread(report.unreadable_load_balancers.iter().map(|row| (&row.id, &row.why)));
-        print_line(&match (ours.len(), unread, recorded.len() + unreadable) {
+        print_line(&match (ours.len(), unread, at_most) {
             (0, 0, 0) => "Nothing is Down by headgate.".to_owned(),
             (0, _, 0) => "Nothing is Down by headgate in the load balancers that were read.".to_owned(),
             (0, ..) => "No other entry is known to be Down by headgate.".to_owned(),
+            (count, _, at_most) if at_most > count => {
+                format!("{count} to {at_most} entries would be restored; nothing was written.")
+            }
             (count, ..) => format!("{count} entries would be restored; nothing was written."),
         });
         return match (unread, unmatched + unreadable) {
@@ -112,7 +116,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     }
     refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
-        let question = format!("Restore these {} entries?", ours.len() + recorded.len() + unreadable);
+        let question = format!("Restore these {at_most} entries?");
         confirm(&question, "nothing was restored").map_err(Failure::settings)?;
     }
     print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");
