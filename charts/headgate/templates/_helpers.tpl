@@ -55,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $monitoring := .Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor" -}}
 {{- $managed := .Capabilities.APIVersions.Has "azmonitoring.coreos.com/v1/PodMonitor" -}}
 {{- $azure := ne $values.profile "healthz" -}}
-{{- $controllers := and (or $azure $values.maintenance.enabled) (not $values.azure.leaderOnNodes) -}}
+{{- $controllers := and (or $azure $values.maintenance.enabled false) (not $values.azure.leaderOnNodes) -}}
 {{- $protects := and $azure $controllers -}}
 {{- $waits := or $values.maintenance.enabled (eq (toString $values.delayTermination.clusterAutoscaler) "true") (eq (toString $values.delayTermination.karpenter) "true") -}}
 {{- $condition := eq (include "headgate.resolve" (dict "value" $values.outOfLoadBalancers.enabled "default" (or $protects $waits))) "true" -}}
@@ -71,7 +71,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- $rule := and $azure (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PrometheusRule") -}}
 {{- $identity := $values.azure.workloadIdentity | default "auto" -}}
-{{- if eq $identity "auto" }}{{- $identity = ternary "token" "none" (ne $values.azure.clientId "") }}{{- end -}}
+{{- if eq $identity "auto" }}{{- $identity = ternary "none" "token" (empty $values.azure.clientId) }}{{- end -}}
 {{- $secret := $values.azure.existingSecret -}}
 {{- if and (not $secret) (include "headgate.azureJson" .) }}{{- $secret = printf "%s-azure" (include "headgate.fullname" .) }}{{- end -}}
 azure: {{ $azure }}

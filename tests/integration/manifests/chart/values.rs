@@ -3,7 +3,7 @@
 use headgate_test_kubernetes::assert_contains;
 use serde_json::{Value, json};
 
-use super::{aks, chart, helm, merged, only, rendered, stdout_of, template, tools, values_file};
+use super::{aks, chart, helm, merged, only, profile, rendered, stdout_of, template, tools, values_file};
 
 #[test]
 fn helm_lint_accepts_the_chart() {
@@ -65,14 +65,33 @@ agent: {priorityClassName: Very High} → priorityClassName
     }
 }
 
-/// A key without a value, as where all lines below it are comments.
+/// A key without a value, as where all lines below it are comments. Without one, an object is taken away, as Helm documents it.
 #[test]
-fn an_empty_value_is_its_default() {
-    let empty = json!({"delayTermination": {"clusterAutoscaler": null, "karpenter": null}, "outOfLoadBalancers": {"enabled": null},
-        "evictionNotices": {"enabled": null}, "signals": {"kubeletShutdown": null, "cordon": null}, "connections": {"enabled": null},
-        "podMonitor": {"enabled": null}, "prometheusRule": {"enabled": null}, "azure": {"workloadIdentity": null}});
-    for base in [json!({}), aks()] {
-        let with_empty = rendered("kube-system", &merged(base.clone(), empty.clone()), &[]);
+fn an_empty_value_is_its_default_or_refused_by_name() {
+    let defaults: Value = serde_yaml::from_str(&super::text("charts/headgate/values.yaml")).unwrap();
+    let mut given = Vec::new();
+    for (name, value) in defaults.as_object().unwrap() {
+        match value.as_object() {
+            None => given.push((name.clone(), json!({name: null}), value)),
+            Some(section) => {
+                given.extend(
+                    section
+                        .iter()
+                        .map(|(key, value)| (format!("{name}.{key}"), json!({name: {key: null}}), value)),
+                );
+            }
+        }
+    }
+    let mut empty = json!({});
+    for (name, without, default) in given.into_iter().filter(|(.., default)| !default.is_object()) {
+        if [json!(""), json!([]), json!("auto"), json!(false)].contains(default) {
+            empty = merged(empty, without);
+        } else {
+            assert_refused(&json!({}), &format!("{without} → {name} is empty"));
+        }
+    }
+    for base in [json!({}), aks(), profile("everything")] {
+        let with_empty = rendered("kube-system", &merged(empty.clone(), base.clone()), &[]);
         assert_eq!(with_empty, rendered("kube-system", &base, &[]));
     }
 }
@@ -80,10 +99,6 @@ fn an_empty_value_is_its_default() {
 #[test]
 fn values_that_contradict_each_other_are_refused_by_name() {
     let alone = "
-uninstall: {restore: null} → uninstall.restore is empty
-uninstall: {timeout: null} → uninstall.timeout is empty
-networkPolicy: {enabled: null} → networkPolicy.enabled is empty
-serviceHealthChecks: null → serviceHealthChecks is empty
 settings: {maintenance: {enabled: true}} → settings.maintenance.enabled needs the value maintenance.enabled
 settings: {evictionNotices: [NodeEvents, ScheduledEvents]} → settings.evictionNotices needs the value evictionNotices.enabled
 settings: {serviceHealthChecks: Path} → settings.serviceHealthChecks needs the value serviceHealthChecks
@@ -145,7 +160,7 @@ fn names_of_workloads_are_the_users_and_those_of_accounts_and_policies_stay() {
         "PodDisruptionBudget",
         "Secret",
     ];
-    let of = |more: Value| rendered("kube-system", &merged(super::profile("everything"), more), &[]);
+    let of = |more: Value| rendered("kube-system", &merged(profile("everything"), more), &[]);
     let before = of(json!({}));
     for (more, prefix) in [
         (json!({"fullnameOverride": "gate"}), "gate"),
