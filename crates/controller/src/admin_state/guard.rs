@@ -95,7 +95,7 @@ pub(super) fn entries_to_hold_back(
 ) -> BTreeSet<usize> {
     let (targets, guard, now) = (inputs.targets, inputs.guard, inputs.now.mono);
     let (minimum, size) = (guard.settings.minimum_in_service, pool.entries.len());
-    if minimum.rounded_up(size) == 0 || owned.is_empty() {
+    if minimum.rounded_up(size) == 0 {
         return BTreeSet::new();
     }
     let is_probed = pool.probes_headgate(guard.settings.health_port);

@@ -67,6 +67,16 @@ impl LoadBalancerStatus {
     pub(super) fn has_planned(&self, generation: u64) -> bool {
         self.planned_generation.is_some_and(|planned| planned >= generation)
     }
+
+    /// ARM has accepted so many changes.
+    fn accept(&mut self, changes: usize) {
+        self.unsent_changes = self.unsent_changes.saturating_sub(changes);
+        // The error may be about what is not sent yet, and acceptance says nothing about a write that ARM ignores.
+        let is_ignored = self.last_error.as_ref().is_some_and(LastError::is_ignored_write);
+        if !is_ignored && self.unsent_changes == 0 {
+            self.last_error = None;
+        }
+    }
 }
 
 /// The planner of one load balancer.
@@ -159,11 +169,13 @@ impl Planner for LoadBalancerPlanner {
             };
             let targets = self.targets.borrow();
             let targets = targets.as_ref();
-            // What headgate writes on a Node leads to no other plan, unless holds decided, and what serves counts beside a signal only.
+            // What serves counts beside a signal only.
             let is_due = if is_about_nodes {
-                let hold_generation = targets.map(|targets| targets.hold_generation);
-                targets.map(|targets| targets.generation) != self.last_generation
-                    || self.last_hold_generation.is_some() && self.last_hold_generation != hold_generation
+                is_plan_due(
+                    targets.map(Arc::as_ref),
+                    self.last_generation,
+                    self.last_hold_generation,
+                )
             } else {
                 targets.is_some_and(|targets| targets.has_signal_periods())
             };
@@ -266,14 +278,7 @@ impl Planner for LoadBalancerPlanner {
         }
         match outcome {
             // The `Down`s of an edit of members, if any, show in the next read.
-            Outcome::Accepted(edit) => self.update_status(|status| {
-                status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
-                // The error may be about what is not sent yet, and acceptance says nothing about a write that ARM ignores.
-                let is_ignored = status.last_error.as_ref().is_some_and(LastError::is_ignored_write);
-                if !is_ignored && status.unsent_changes == 0 {
-                    status.last_error = None;
-                }
-            }),
+            Outcome::Accepted(edit) => self.update_status(|status| status.accept(edit.admin_states.len())),
             // From now on a `Down` of these entries is another writer's.
             Outcome::Written(_, Err(error)) if has_no_effect(error) => self.ledger.apply(self.undo.drain(..)),
             Outcome::AttemptFailed(Some(error)) | Outcome::Ignored(error) => {
@@ -283,6 +288,18 @@ impl Planner for LoadBalancerPlanner {
             _ => {}
         }
     }
+}
+
+/// Whether a plan from these target states may differ from the last one. What headgate writes on a Node leads to no other plan, unless holds
+/// decided.
+fn is_plan_due(
+    targets: Option<&TargetStates>,
+    last_generation: Option<u64>,
+    last_hold_generation: Option<u64>,
+) -> bool {
+    let hold_generation = targets.map(|targets| targets.hold_generation);
+    targets.map(|targets| targets.generation) != last_generation
+        || last_hold_generation.is_some() && last_hold_generation != hold_generation
 }
 
 async fn members_changed(members: &mut Option<Members>) {

@@ -149,6 +149,10 @@ fn nothing_is_known_before_both_lists_and_while_one_is_stale() {
     index.retain_slices(&HashSet::new());
     assert_eq!(index.unknown(), None);
     assert_eq!(index.has_no_load_balancer_service(), Some(true));
+    for (frontends, is_none) in [(0, true), (1, false), (0, true)] {
+        index.apply_service(&Service { frontends, ..web(0) });
+        assert_eq!(index.has_no_load_balancer_service(), Some(is_none), "{frontends}");
+    }
     index.set_stale(Some("services"));
     assert_eq!(index.unknown(), Some(Unknown::Stale("services")));
     assert_eq!(index.has_no_load_balancer_service(), Some(false));

@@ -78,6 +78,7 @@ fn hold_names_its_pools_and_the_signals_of_its_node() {
     assert_eq!(hold.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
     assert_eq!(hold.signals, [DRAIN.to_owned()].into());
     assert!(hold.probes_headgate);
+    assert_eq!(hold.reason, "too few others can serve");
     let one = holds(&[node(1, &[DRAIN]), node(2, &[])]);
     assert_eq!(one["n1"].hold.pools, ["lb/b".to_owned()].into());
     assert!(holds(&[node(1, &[]), node(2, &[DRAIN])]).is_empty());
@@ -95,8 +96,14 @@ fn what_a_rule_needs_turns_no_answer_and_what_waits_does() {
             .flatten()
             .map(|desired| desired.hold)
     };
+    let unknown = |why| HeldFor {
+        unknown: Some(why),
+        ..HeldFor::default()
+    };
+    let stale = "the list of services is stale";
     for (held_for, turns_answer, reason) in [
         (held_for("default/web"), false, "default/web"),
+        (unknown(Unknown::Stale("services")), false, stale),
         (held_by_brake(), true, "adminState.maxNewDown"),
     ] {
         let hold = of(held_for).unwrap();
@@ -104,11 +111,7 @@ fn what_a_rule_needs_turns_no_answer_and_what_waits_does() {
         assert!(hold.reason.contains(reason), "{hold:?}");
         assert_eq!(hold.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
     }
-    let listing = HeldFor {
-        unknown: Some(Unknown::Listing),
-        ..HeldFor::default()
-    };
-    assert!(of(listing).is_none(), "the first lists take a moment");
+    assert!(of(unknown(Unknown::Listing)).is_none(), "the first lists take a moment");
 }
 
 #[test]

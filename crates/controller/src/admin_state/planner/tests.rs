@@ -65,3 +65,43 @@ fn only_what_arm_has_refused_or_was_not_sent_has_no_effect() {
         assert_eq!(has_no_effect(&error), expected, "{error}");
     }
 }
+
+#[test]
+fn acceptance_of_all_that_is_due_ends_an_error_unless_a_write_was_ignored() {
+    let ignored = ArmError::ReadBackMismatch("p".to_owned());
+    for (error, unsent, accepted, left) in [
+        (&ArmError::DeadlineExceeded, 2, 2, (0, false)),
+        (&ArmError::DeadlineExceeded, 2, 1, (1, true)),
+        (&ArmError::DeadlineExceeded, 0, 1, (0, false)),
+        (&ignored, 2, 2, (0, true)),
+        (&ignored, 2, 1, (1, true)),
+    ] {
+        let mut status = LoadBalancerStatus {
+            unsent_changes: unsent,
+            last_error: Some(LastError::from_arm(error, None)),
+            ..LoadBalancerStatus::default()
+        };
+        status.accept(accepted);
+        let found = (status.unsent_changes, status.last_error.is_some());
+        assert_eq!(found, left, "{error}, {accepted} of {unsent}");
+    }
+}
+
+#[test]
+fn a_plan_is_due_by_other_targets_and_by_other_holds_if_the_last_one_chose_by_them() {
+    let mut targets = TargetStates::default();
+    (targets.generation, targets.hold_generation) = (3, 5);
+    let targets = Some(&targets);
+    for (targets, last_generation, last_hold_generation, is_due) in [
+        (None, None, None, false),
+        (targets, None, None, true),
+        (targets, Some(2), None, true),
+        (targets, Some(2), Some(5), true),
+        (targets, Some(3), None, false),
+        (targets, Some(3), Some(5), false),
+        (targets, Some(3), Some(4), true),
+    ] {
+        let found = is_plan_due(targets, last_generation, last_hold_generation);
+        assert_eq!(found, is_due, "{last_generation:?} {last_hold_generation:?}");
+    }
+}

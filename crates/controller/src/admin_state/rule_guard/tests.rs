@@ -292,6 +292,10 @@ fn of_several_signalled_nodes_one_stays_the_longest_serving_or_the_present_choic
     // One that is in service goes before one that has to come back.
     scene.entries = &[(1, "Down"), (2, "None"), (3, "None")];
     assert_eq!((scene.changes(), scene.held()), (vec![], held("n2", &["web"])));
+    // One that is Ready goes before one that serves longer.
+    let mut scene = Scene::new([&[DRAIN], &[DRAIN], &[]], &[2, 1]);
+    scene.nodes[1].ready = false;
+    assert_eq!(scene.held(), held("n1", &["web"]));
 }
 
 #[test]
@@ -327,6 +331,10 @@ fn entry_is_held_for_every_rule_that_needs_it_and_each_service_counts_once() {
     assert_eq!(scene.held(), both, "api takes the one that serves longest");
     // Where `web` has chosen already, `api` takes the same node.
     scene.held = [(pool_id("p"), "u2".to_owned())].into();
+    assert_eq!(scene.held(), held("n2", &["api", "web"]));
+    // And so it does in one plan, although the other node serves it longer.
+    scene.held.clear();
+    scene.services = index(&[("api", 32001, &[2]), ("web", 32000, &[1, 2])], scene.now);
     assert_eq!(scene.held(), held("n2", &["api", "web"]));
 }
 

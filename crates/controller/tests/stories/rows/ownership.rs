@@ -2,10 +2,11 @@
 
 use headgate_controller::admin_state::Policy;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use serde_json::json;
 use tokio::time::sleep;
 
 use super::super::world::{ENFORCE, one_pool};
-use super::cluster::{DRAINING, NONE, SECOND, TestCluster};
+use super::cluster::{DRAINING, FAILED, NONE, SECOND, TestCluster};
 
 const OBSERVE: Policy = Policy {
     mode: AdminStateMode::Observe,
@@ -46,6 +47,27 @@ async fn foreign_down_is_kept() {
     cluster.until_down(&["node-1"]).await;
     assert!(cluster.notes(NONE, "node-1").await.is_empty());
     assert_eq!(cluster.puts().len(), 1 + 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn down_of_a_write_without_an_answer_is_headgates_and_after_a_refused_one_anothers() {
+    for (fault, left) in [
+        (json!({"cut": "after"}), &[][..]),
+        (json!({"answer": {"status": 400}}), &["node-2"]),
+    ] {
+        let cluster = TestCluster::with(3, &one_pool(3)).await;
+        cluster.fault("PUT", "", Some(1), &fault);
+        cluster.taint(2, &[DRAINING]);
+        sleep(SECOND).await;
+        foreign_state(&cluster, "node-2", "Down").await;
+        cluster.taint(2, &[]);
+        sleep(60 * SECOND).await;
+        cluster.settle(left).await;
+        // What is over is no reason for a warning about another node.
+        cluster.taint(3, &[DRAINING]);
+        cluster.settle(&[left, &["node-3"]].concat()).await;
+        assert!(cluster.notes(FAILED, "node-3").await.is_empty(), "{fault}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
