@@ -10,6 +10,8 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 export GOGC=${GOGC:-400}
 
 readonly last=(drill:: rollover::)
+# Those of the stories that are in real time.
+readonly clusters=(kube_apiserver a_write_of_a_stopped_process)
 tests() { cargo test --locked --workspace "$@"; }
 
 # What cargo ignores by default. CI has all that it needs, but Cluster API's controllers: `make cluster-api`.
@@ -19,10 +21,12 @@ if [[ ${CI:-} == true ]] || tests/prerequisites.sh ignored; then
 fi
 
 tests --no-run
-mapfile -t targets < <(cargo metadata --locked --no-deps --format-version 1 | python3 -c '
+# An assignment ends the script where these fail.
+targets=$(cargo metadata --locked --no-deps --format-version 1 | python3 -c '
 import json, sys
 targets = (target for package in json.load(sys.stdin)["packages"] for target in package["targets"])
 print(*sorted({target["name"] for target in targets if target["kind"] == ["test"] and target["test"] and target["name"] not in ("integration", "lab", "maintenance", "stories", "closed_forms", "data_plane", "draining")}), sep="\n")')
+mapfile -t targets <<<"$targets"
 
 logs=() processes=()
 # beside COMMAND...: tests in the background, whose output is printed at the end
@@ -34,10 +38,11 @@ beside() {
 trap 'kill "${processes[@]}" 2>/dev/null || true; rm -f -- "${logs[@]}"' EXIT
 
 others() {
-  tests --lib --bins "${targets[@]/#/--test=}" --no-fail-fast -- "${ignored[@]}" && tests --doc
+  tests --lib --bins "${targets[@]/#/--test=}" --no-fail-fast -- "${ignored[@]}" &&
+    tests --test stories --no-fail-fast -- "${ignored[@]}" "${clusters[@]}" && tests --doc
 }
 # Their time is paused, so they may wait for a processor; clusters whose leases run out may not.
-beside nice cargo test --locked --workspace --test stories --no-fail-fast -- "${ignored[@]}"
+beside nice cargo test --locked --workspace --test stories --no-fail-fast -- "${ignored[@]}" "${clusters[@]/#/--skip=}"
 beside others
 # One test, on a cluster of its own, for whose pods it waits for minutes.
 beside tests --test maintenance -- "${ignored[@]}"
