@@ -196,6 +196,9 @@ fn remove_entries(directory: &Path) -> Result<(), DirectoryError> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -241,10 +244,15 @@ mod tests {
         fs::write(parent.path().join("sandbox.json"), "old").unwrap();
         let error = Directory::prepare(Some(parent.path())).unwrap_err();
         assert!(matches!(error, DirectoryError::InUse(_)), "{error}");
-        // as if killed; closing is not enough here: a process that another test starts keeps the lock's copy until its exec
-        first._lock.unlock().unwrap();
-        drop(first);
-        let second = Directory::prepare(Some(parent.path())).unwrap();
+        drop(first); // as if killed: the kernel releases the lock
+        // A child of another test may have the lock, too, until it starts its program.
+        let end = Instant::now() + Duration::from_secs(10);
+        let second = loop {
+            match Directory::prepare(Some(parent.path())) {
+                Err(DirectoryError::InUse(_)) if Instant::now() < end => sleep(Duration::from_millis(10)),
+                prepared => break prepared.unwrap(),
+            }
+        };
         assert!(!parent.path().join("sandbox.json").exists());
         second.remove().unwrap();
     }
