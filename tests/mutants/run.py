@@ -95,15 +95,18 @@ def main(minutes, seed, *chosen):
     shards = math.ceil(sum(sizes[crate] * (CRATES | LAB)[crate][1] for crate in crates) / (60 * minutes))
     shard = f"{seed % shards}/{shards}"
 
-    rows, missed, totals = [], [], Counter()
+    rows, missed, totals, tried = [], [], Counter(), 0
     for crate in crates:
         found = run_crate(crate, shard)
+        tried += sum(map(len, found.values()))
         # A test that hangs notices, too.
         caught = len(found.get("CaughtMutant", [])) + len(found.get("Timeout", []))
         survivors = found.get("MissedMutant", [])
         missed += survivors
         totals.update(caught=caught, viable=caught + len(survivors))
         rows.append(f"| {crate} | {sizes[crate]} | {caught + len(survivors)} | {caught} |")
+    if not tried:
+        sys.exit("mutants: no mutant was tried")
     percent = 100 * totals["caught"] / max(totals["viable"], 1)
     # A line stands for one change: a function may have several of the same name.
     new = Counter(name for name in missed if not name.startswith("lab/")) - Counter(name for name, _ in listed)
