@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 use super::SOON;
 use super::caller::{ApiRequest, Caller, agent_on, install};
 use super::rendering::without_kube_proxy;
-use crate::harness::AgentOptions;
 use crate::harness::agent::Agent;
-use crate::harness::http;
+use crate::harness::{AgentOptions, http, own_address};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 pub(super) const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
@@ -79,9 +78,8 @@ pub(super) async fn wait_for_status(caller: &Caller, ask: ApiRequest, status: u1
 
 /// A port that another process uses.
 fn taken() -> (TcpListener, SocketAddr) {
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = stranger.local_addr().unwrap();
-    (stranger, address)
+    let address = own_address();
+    (TcpListener::bind(address).unwrap(), address)
 }
 
 #[tokio::test]
