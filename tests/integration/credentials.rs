@@ -66,7 +66,7 @@ async fn a_failed_credential_program_is_retried() {
     let file: serde_yaml::Value = serde_yaml::from_slice(&std::fs::read(&cluster.kubeconfig).unwrap()).unwrap();
     let token = file["users"][0]["user"]["token"].as_str().unwrap();
     let credentials = scratch("program").join("credentials");
-    let script = format!("cat {}", credentials.display());
+    let script = format!("LC_ALL=C cat {}", credentials.display());
     let agent = AgentOptions::new(&node, &with_program(&cluster.kubeconfig, &script))
         .start()
         .await;

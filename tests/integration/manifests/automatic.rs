@@ -22,7 +22,7 @@ async fn automatic(administrator: &Caller, name: &str, of: &str) -> Value {
     let mut object = maintenance(name, "Drain", of);
     object["metadata"]["labels"] = json!({"headgate.dev/automatic": "preempt"});
     object["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": of, "uid": uid}]);
-    object["spec"]["deadline"] = json!("2030-01-01T00:00:00Z");
+    object["spec"]["deadline"] = json!("2099-01-01T00:00:00Z");
     object
 }
 
@@ -55,7 +55,7 @@ async fn each_permission_is_needed(administrator: &Caller, caller: &Caller, drai
     wait_for_status(caller, another.dry_run(), 201).await;
     wait_for_status(caller, delete, 200).await;
     // Its deadline follows the notice.
-    let later = json!({"spec": {"deadline": "2030-01-01T00:10:00Z"}});
+    let later = json!({"spec": {"deadline": "2099-01-01T00:10:00Z"}});
     caller.done(&ApiRequest::merge(&path, later).dry_run()).await;
     administrator.delete(&path).await;
     is_gone(administrator, &path).await;
@@ -95,7 +95,7 @@ async fn the_policy_allows_no_other_maintenance(administrator: &Caller, caller: 
         .post(MAINTENANCES, maintenance("theirs", "Idle", drained))
         .await;
     let path = format!("{MAINTENANCES}/theirs");
-    let deadline = json!({"deadline": "2030-01-01T00:00:00Z"});
+    let deadline = json!({"deadline": "2099-01-01T00:00:00Z"});
     let label = json!({"labels": {"headgate.dev/automatic": "preempt"}});
     for refused in [
         ApiRequest::delete(&path),

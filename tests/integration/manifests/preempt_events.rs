@@ -68,7 +68,7 @@ async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name
     emit(
         administrator,
         name,
-        "Preempt Scheduled: Wed, 26 Feb 2031 12:13:13 GMT. DurationInSeconds: -1. EventId: C3",
+        "Preempt Scheduled: Fri, 26 Feb 2100 12:13:13 GMT. DurationInSeconds: -1. EventId: C3",
     )
     .await;
     eventually(SOON, "refused", async || match count(registry, REFUSED) {
@@ -116,7 +116,7 @@ async fn a_controllers_token_turns_an_event_into_the_taint() {
         tokio::join!(run, writer.run(intents));
     });
 
-    let first = "Preempt Scheduled: Wed, 26 Feb 2031 10:13:13 GMT. DurationInSeconds: -1. EventId: A1";
+    let first = "Preempt Scheduled: Fri, 26 Feb 2100 10:13:13 GMT. DurationInSeconds: -1. EventId: A1";
     emit(&administrator, &name, first).await;
     tainted(&administrator, &name).await;
     eventually(SOON, "the event about the taint", async || {
