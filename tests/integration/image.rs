@@ -12,7 +12,7 @@ use std::time::Duration;
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
 use headgate_sandbox::agents::Addresses;
 use headgate_sandbox::{process, process::Process};
-use headgate_test_kubernetes::{control_plane, create_node, eventually, met, scratch, set_taints};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, met, scratch, set_taints, write_program};
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 
@@ -33,15 +33,10 @@ fn static_binary() -> PathBuf {
     path
 }
 
-/// A root directory that contains only the program. A separate process copies it: programs that other tests start meanwhile would inherit the
-/// file that this process has open for writing, and the kernel refuses to run a file that is open for writing.
+/// A root directory that contains only the program.
 fn empty_root() -> PathBuf {
     let root = scratch("root");
-    let copied = Command::new("cp")
-        .arg(static_binary())
-        .arg(root.join("headgate"))
-        .status();
-    assert!(copied.unwrap().success());
+    write_program(&root.join("headgate"), fs::read(static_binary()).unwrap());
     root
 }
 

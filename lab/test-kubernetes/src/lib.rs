@@ -47,7 +47,7 @@ pub use lab_program::lab_program;
 pub use random::{Random, fixed_seeds, number_from, run_seeds};
 pub use recorded_spans::{RecordedSpan, RecordedSpans};
 pub use schema_values::{Sample, samples};
-pub use scratch::scratch;
+pub use scratch::{scratch, write_program};
 pub use series_value::series_value;
 pub use shared_lease::{CCM, OtherProcess, SHARED_LEASE};
 

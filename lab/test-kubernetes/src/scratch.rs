@@ -4,7 +4,9 @@
 //! removes the directories whose lock is free.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -44,4 +46,18 @@ pub fn scratch(purpose: &str) -> PathBuf {
     let directory = run().join(format!("{purpose}-{}", CREATED.fetch_add(1, Ordering::Relaxed)));
     fs::create_dir(&directory).unwrap();
     directory
+}
+
+/// Writes a program that the test will run. A separate process writes it: programs that other tests start meanwhile would inherit the file that
+/// this process has open for writing, and the kernel refuses to run a file that is open for writing.
+pub fn write_program(path: &Path, content: impl AsRef<[u8]>) {
+    let mut sh = Command::new("sh")
+        .args(["-c", r#"cat >"$0" && chmod 755 "$0""#])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The pipe is closed at the end of the statement.
+    sh.stdin.take().unwrap().write_all(content.as_ref()).unwrap();
+    assert!(sh.wait().unwrap().success(), "{} is not written", path.display());
 }

@@ -1,8 +1,8 @@
 //! What a shell runs, whatever the inputs and Azure's answers.
 
 use std::fmt::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 
+use headgate_test_kubernetes::write_program;
 use serde_json::{Value, json};
 
 use super::*;
@@ -59,8 +59,7 @@ fn ran(arguments: &Arguments, answers: &[(String, String)]) -> (Vec<Vec<String>>
     let program = format!(
         "#!/bin/sh\nfor word; do printf '%s\\0' \"$word\" >>log; done; printf '\\n' >>log\ncase \" $* \" in\n{cases}esac\n"
     );
-    std::fs::write(&az, program).unwrap();
-    std::fs::set_permissions(&az, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&az, program);
     std::fs::write(directory.path().join("script"), script(arguments)).unwrap();
     let mut sh = Command::new("sh");
     sh.arg("script").current_dir(directory.path());

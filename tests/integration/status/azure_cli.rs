@@ -1,9 +1,8 @@
 //! A person's `az` gives the token where `azure.json` has no credential.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use headgate_test_kubernetes::{assert_contains, scratch};
+use headgate_test_kubernetes::{assert_contains, scratch, write_program};
 use serde_json::{Value, json};
 
 use super::world::World;
@@ -20,12 +19,8 @@ async fn az_gives_the_token_where_azure_json_has_no_credential() {
 
     let az = directory.join("az");
     let program = |answer: &str| {
-        std::fs::write(
-            &az,
-            format!("#!/bin/sh\necho \"$*\" >>{}/log\n{answer}\n", directory.display()),
-        )
-        .unwrap();
-        std::fs::set_permissions(&az, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let text = format!("#!/bin/sh\necho \"$*\" >>{}/log\n{answer}\n", directory.display());
+        write_program(&az, text);
     };
     let status = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));

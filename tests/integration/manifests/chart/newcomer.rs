@@ -1,13 +1,13 @@
 //! The commands with which docs/install-aks.md begins, on a real API server and the emulator: from a bare cluster to the first `Down` by
 //! headgate. The test does what kubelet would do with a controller's pod, and stands in for `docker` and Azure's `az`.
 
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
-use headgate_test_kubernetes::{assets, eventually, met, scratch};
+use headgate_test_kubernetes::{assets, eventually, met, scratch, write_program};
 use serde_json::{Value, json};
 
 use super::release::{DAEMONSET, DEPLOYMENT, controller, settings};
@@ -65,8 +65,7 @@ impl Laptop {
     fn program(&self, name: &str, text: &str) {
         let path = self.directory.join("bin").join(name);
         let _ = std::fs::remove_file(&path);
-        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&path, format!("#!/bin/sh\n{text}\n"));
     }
 
     /// `kubectl exec` runs the program here, with the files and the token of the pod; everything else is the real kubectl.
