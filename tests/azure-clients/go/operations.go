@@ -19,12 +19,21 @@ var operations = []step{
 	{"a write of the load balancer supersedes one of its pool", aWriteOfTheLoadBalancerSupersedes},
 }
 
+// downAfter starts a write that sets one address Down, with another time that its operation takes.
+func downAfter(w *world, delay, name string) *poolPoller {
+	w.callControl("PUT", "settings", object{"operationDelay": delay})
+	poller := must(w.put(background(), web, setState(w.pool(web, nodes), name, down)))
+	w.callControl("PUT", "settings", object{"operationDelay": "1s"})
+	return poller
+}
+
 func anOperationIsPolled(w *world) {
 	before := *w.pool(web, nodes).Etag
 	started := time.Now()
-	poller := must(w.put(background(), web, setState(w.pool(web, nodes), "node-1", down)))
+	// The first poll has to come within this time.
+	poller := downAfter(w, "3s", "node-1")
 	answer := w.wire.last(http.MethodPut)
-	check(!poller.Done(), "an operation of a second was done at once")
+	check(!poller.Done(), "an operation of three seconds was done at once")
 	url := answer.Header.Get("Azure-AsyncOperation")
 	check(strings.HasPrefix(url, w.arm) && len(url) > 1024, "not absolute, or not long: %s", url)
 	for _, header := range []string{"Location", "ETag"} {
@@ -38,7 +47,7 @@ func anOperationIsPolled(w *world) {
 	same(*after.Properties.ProvisioningState, armnetwork.ProvisioningStateSucceeded, "the state at the end")
 	same(states(after)["node-1"], "Down", "the admin state at the end")
 	check(*after.Etag != before, "a write has to change the etag")
-	check(took > 900*time.Millisecond, "an operation of a second took %v", took)
+	check(took > 2900*time.Millisecond, "an operation of three seconds took %v", took)
 	var waits []string
 	for _, answer := range w.wire.answers {
 		if answer.Request.URL.String() == url {
@@ -77,7 +86,8 @@ func aCanceledOperation(w *world) {
 
 func aNewerWriteSupersedes(w *world) {
 	w.reset()
-	first := must(w.put(background(), web, setState(w.pool(web, nodes), "node-1", down)))
+	// Not over before the second write, however long that takes to begin.
+	first := downAfter(w, "1m", "node-1")
 	second := must(w.put(background(), web, setState(setState(w.pool(web, nodes), "node-1", none), "node-2", down)))
 	want := map[string]string{"node-1": "None", "node-2": "Down", "node-3": "None"}
 	same(states(must(second.PollUntilDone(background(), nil)).BackendAddressPool), want, "the second write")
@@ -89,7 +99,7 @@ func aNewerWriteSupersedes(w *world) {
 
 func aWriteOfTheLoadBalancerSupersedes(w *world) {
 	found := must(w.loadBalancers.Get(background(), group, web, nil)).LoadBalancer
-	first := must(w.put(background(), web, setState(w.pool(web, nodes), "node-3", down)))
+	first := downAfter(w, "1m", "node-3")
 	found.Properties.Probes[0].Properties.ProbeThreshold = to.Ptr[int32](3)
 	second := must(w.loadBalancers.BeginCreateOrUpdate(background(), group, web, found, nil))
 	after := must(second.PollUntilDone(background(), nil)).LoadBalancer

@@ -85,7 +85,7 @@ def remaining_requests_are_counted(world: World) -> None:
 
 
 def a_token_bucket_is_exhausted_and_refills(world: World) -> None:
-    world.control("PUT", "settings", {"throttle": {"reads": {"capacity": 3, "refillPerSecond": 3}}})
+    world.control("PUT", "settings", {"throttle": {"reads": {"capacity": 1, "refillPerSecond": 1}}})
     pools = world.client.load_balancer_backend_address_pools
 
     def read_until_refused() -> None:
@@ -95,7 +95,8 @@ def a_token_bucket_is_exhausted_and_refills(world: World) -> None:
     error = refused(429, "SubscriptionRequestsThrottled", read_until_refused)
     assert "Number of 'read' requests for subscription '" in error.error.message, error.error.message
     same(error.response.headers["Retry-After"], "1", "Retry-After")
-    for _ in range(8):
+    world.wire.answers.clear()
+    for _ in range(3):
         same(world.pool().name, NODES, "the pool, after a wait")
     assert 429 in world.wire.statuses("GET"), "the client was never throttled"
     same(world.wire.statuses("GET")[-1], 200, "the last answer")
