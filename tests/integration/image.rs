@@ -7,7 +7,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
 use headgate_sandbox::agents::Addresses;
@@ -17,9 +16,8 @@ use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 
 use crate::docs;
-use crate::harness::{http, settings_file};
+use crate::harness::{SOON, http, settings_file};
 
-const SOON: Duration = Duration::from_secs(20);
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// The path to which `make static-binary` writes.

@@ -263,15 +263,13 @@ async fn statusz_is_served_as_text_and_json() {
         "health-thread",
         "kube-proxy not polled"
     );
-    for path in ["/livez", "/readyz"] {
-        assert_eq!(
-            http::get(agent.metrics_address(), path).await.unwrap().status,
-            200,
-            "{path}"
-        );
-    }
-    assert_eq!(
-        http::get(agent.metrics_address(), "/healthz").await.unwrap().status,
-        404
-    );
+    let status = async |path| http::get(agent.metrics_address(), path).await.unwrap().status;
+    assert_eq!(status("/livez").await, 200);
+    // Not before the API server's first answer, for which the ports do not wait longer than 5 s.
+    eventually(SOON, "ready", async || {
+        let status = status("/readyz").await;
+        met(status == 200, status)
+    })
+    .await;
+    assert_eq!(status("/healthz").await, 404);
 }

@@ -17,9 +17,8 @@ use serde_json::json;
 use imds::{Fault, Imds, document, event};
 
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, http, objects};
+use crate::harness::{AgentOptions, SOON, http, objects};
 
-const SOON: Duration = Duration::from_secs(20);
 const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
 const OTHER: &str = "example.com/other";
 const LATER: &str = "Fri, 01 Jan 2100 00:00:00 GMT";

@@ -46,7 +46,11 @@ async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
     );
     let text = http::get(all.metrics_address(), "/statusz").await.unwrap().text();
     assert!(text.contains("role       all, leads in term 5 since "), "{text}");
-    assert!(all.log().contains("connected to Azure"), "{}", all.log());
+    // The term's work starts after the metrics show the term.
+    eventually(SOON, "connected to Azure", async || {
+        met(all.log().contains("connected to Azure"), all.log())
+    })
+    .await;
 
     // The Lease is released, so that others do not wait until it expires.
     let version = lease.version().await;

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::command::Sandbox;
-use crate::harness::http;
+use crate::harness::{SOON, http};
 
 const POOLS: [&str; 3] = [
     "kubernetes/kubernetes",
@@ -100,7 +100,7 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
     }
     let events = async |reason: &str| {
         let selector = format!("reason={reason},involvedObject.name={node}");
-        eventually(Duration::from_secs(10), reason, async || {
+        eventually(SOON, reason, async || {
             let text = kube(&["get", "events", "-A", "--field-selector", &selector, "-o", "json"]);
             let list: Value = serde_json::from_str(&text).unwrap();
             let items = list["items"].as_array().unwrap();
@@ -206,7 +206,7 @@ async fn the_pool_of_the_local_service_follows_its_endpoints() {
     http::control(control, "POST", "faults", &serde_json::from_str(rule).unwrap()).await;
     let reported = async |reason: &str, at_least: u64| {
         let selector = format!("involvedObject.name=web,reason={reason}");
-        eventually(Duration::from_secs(10), reason, async || {
+        eventually(SOON, reason, async || {
             let text = kube(&["get", "events", "--field-selector", &selector, "-o", "json"]);
             let list: Value = serde_json::from_str(&text).unwrap();
             let counts = list["items"].as_array().unwrap().iter();
