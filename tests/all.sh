@@ -38,8 +38,11 @@ beside() {
 trap 'kill "${processes[@]}" 2>/dev/null || true; rm -f -- "${logs[@]}"' EXIT
 
 others() {
-  tests --lib --bins "${targets[@]/#/--test=}" --no-fail-fast -- "${ignored[@]}" &&
-    tests --test stories --no-fail-fast -- "${ignored[@]}" "${clusters[@]}" && tests --doc
+  local code=0
+  tests --lib --bins "${targets[@]/#/--test=}" --no-fail-fast -- "${ignored[@]}" || code=$?
+  tests --test stories --no-fail-fast -- "${ignored[@]}" "${clusters[@]}" || code=$?
+  tests --doc || code=$?
+  return "$code"
 }
 # Their time is paused, so they may wait for a processor; clusters whose leases run out may not.
 beside nice cargo test --locked --workspace --test stories --no-fail-fast -- "${ignored[@]}" "${clusters[@]/#/--skip=}"

@@ -24,7 +24,7 @@ fn run() -> &'static Path {
         for entry in fs::read_dir(&root).unwrap() {
             let entry = entry.unwrap().path();
             if entry.is_dir() && File::open(entry.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
-                // What root has left, root removes.
+                // The next run tries again; what root has left, root removes.
                 drop(fs::remove_dir_all(entry));
             }
         }
