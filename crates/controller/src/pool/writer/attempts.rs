@@ -88,13 +88,23 @@ struct DeferredPlan {
     is_due_with_version: bool,
 }
 
-/// ARM was found busy by the last attempt.
+/// ARM is busy with the load balancer.
 struct Busy {
-    /// By each attempt since then, and no write has succeeded.
+    /// When the first attempt found it so, or, if later, when the last write succeeded.
     since: Instant,
+    /// The attempts that found it so since then.
     attempts: u32,
     /// Since when ARM refuses each of these pools.
     refused: HashMap<PoolId, Instant>,
+}
+
+impl Busy {
+    /// Whether ARM refuses this pool, but not for long enough for an error.
+    fn is_newly_refused(&self, pool: &PoolId) -> bool {
+        self.refused
+            .get(pool)
+            .is_some_and(|since| since.elapsed() < BUSY_ERROR_AFTER)
+    }
 }
 
 impl Attempts {
@@ -121,9 +131,14 @@ impl Attempts {
     }
 
     /// Moves the pools that ended attempts behind the others, the last one to the end: what ends each attempt must not come first in
-    /// each, or nothing else of the load balancer would ever be written.
+    /// each, or nothing else of the load balancer would ever be written. Those that ARM has refused for less than a minute come
+    /// before the rest of them: each turn of one refused for longer would double the wait of a pool that it may refuse only once.
     pub(super) fn take_failed_last(&self, edits: &mut [PoolEdit]) {
-        edits.sort_by_key(|edit| self.failed_pools.iter().position(|failed| *failed == edit.pool));
+        edits.sort_by_key(|edit| {
+            let position = self.failed_pools.iter().position(|failed| *failed == edit.pool)?;
+            let is_new = self.busy.as_ref().is_some_and(|busy| busy.is_newly_refused(&edit.pool));
+            Some((!is_new, position))
+        });
     }
 
     /// The load balancer has another version: a plan that was deferred because ARM refused the one before is due.

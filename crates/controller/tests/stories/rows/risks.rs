@@ -319,15 +319,16 @@ async fn refusals_of_a_minute_are_over_with_the_first_of_these_writes_that_succe
 }
 
 #[tokio::test(start_paused = true)]
-async fn pool_that_arm_refuses_once_does_not_wait_as_long_as_one_that_it_refuses_for_hours() {
-    let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+async fn pool_that_arm_refuses_once_does_not_wait_as_long_as_those_that_it_refuses_for_hours() {
+    let pools = ["a1", "a2", "a3", "a4", "a5", "b"].map(|name| (name, entries(1..=3, false)));
+    let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
     let busy = json!({"answer": {"code": "AnotherOperationInProgress"}});
-    cluster.fault("PUT", "/kubernetes$", None, &busy);
+    cluster.fault("PUT", "/a[1-5]$", None, &busy);
     cluster.taint(2, &[OUT_OF_SERVICE]);
     sleep(3600 * SECOND).await;
-    cluster.fault("PUT", "IPv6", Some(1), &busy);
+    cluster.fault("PUT", "/b$", Some(1), &busy);
     cluster.taint(3, &[OUT_OF_SERVICE]);
-    let is_written = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes-IPv6"].len() == 2;
+    let is_written = |cluster: &TestCluster| cluster.down()["kubernetes/b"].len() == 2;
     let took = cluster.until("the other pool", is_written).await;
     assert!(took < 20 * SECOND, "{took:?}");
     // Where ARM refuses all pools, they wait together.

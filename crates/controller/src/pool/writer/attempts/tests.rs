@@ -10,6 +10,18 @@ fn end(attempts: &mut Attempts, plan: Vec<PoolEdit>, result: Result<(), AttemptE
     attempts.end(pool("a").load_balancer(), plan, result)
 }
 
+/// A plan that sets nodes `Down` in these pools.
+fn down_in(pools: &[&str]) -> Vec<PoolEdit> {
+    pools.iter().map(|name| edit(name, Some(AdminState::Down))).collect()
+}
+
+fn busy(refused_pool: &str) -> Result<(), AttemptError> {
+    Err(AttemptError::Busy(Some((
+        pool(refused_pool),
+        refused(429, "RetryableError", None),
+    ))))
+}
+
 #[tokio::test(start_paused = true)]
 async fn failed_plan_waits_and_another_one_waits_for_retry_after_only() {
     let down = |name| edit(name, Some(AdminState::Down));
@@ -69,6 +81,35 @@ async fn pools_that_ended_attempts_come_last_and_take_turns_until_all_is_written
 }
 
 #[tokio::test(start_paused = true)]
+async fn pool_that_is_refused_for_less_than_a_minute_comes_before_the_others_that_ended_attempts() {
+    let mut attempts = Attempts::default();
+    let plan = || down_in(&["a", "b", "c", "d"]);
+    // `d` changes while it is written, and ARM does not refuse it.
+    for (later, failed, expected) in [
+        (0, "a", "b c d a"),
+        (0, "b", "c d a b"),
+        (3600, "d", "c a b d"),
+        (0, "c", "c a b d"),
+        (30, "c", "c a b d"),
+        (30, "c", "a b d c"),
+        (8, "a", "b d c a"),
+    ] {
+        advance(later * SECOND).await;
+        attempts.fail_pool(pool(failed));
+        let result = if failed == "d" {
+            Err(AttemptError::Busy(None))
+        } else {
+            busy(failed)
+        };
+        end(&mut attempts, plan(), result);
+        let mut edits = plan();
+        attempts.take_failed_last(&mut edits);
+        let order: Vec<_> = edits.iter().map(|edit| edit.pool.name()).collect();
+        assert_eq!(order.join(" "), expected, "{later} {failed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_minute() {
     let mut attempts = Attempts::default();
     let mut busy = |refusal| end(&mut attempts, Vec::new(), Err(AttemptError::Busy(refusal)));
@@ -91,13 +132,14 @@ async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_min
         (0, None, "Busy", 8, false),
     ] {
         advance(later * SECOND).await;
-        let AfterAttempt::Failed(error) = end(&mut attempts, Vec::new(), Err(AttemptError::Busy(refusal))) else {
+        let AfterAttempt::Failed(error) = end(&mut attempts, down_in(&["a"]), Err(AttemptError::Busy(refusal))) else {
             panic!("busy for a minute")
         };
         assert_eq!(error.code, code);
-        assert_eq!(attempts.deferred_until(&[]), Some(Instant::now() + wait * SECOND));
+        let until = attempts.deferred_until(&down_in(&["a"]));
+        assert_eq!(until, Some(Instant::now() + wait * SECOND));
         attempts.adopt_new_version();
-        assert_eq!(attempts.deferred_until(&[]).is_none(), is_due_with_version);
+        assert_eq!(attempts.deferred_until(&down_in(&["a"])).is_none(), is_due_with_version);
     }
     assert!(matches!(
         end(&mut attempts, Vec::new(), Ok(())),
@@ -110,6 +152,7 @@ async fn busy_load_balancer_is_read_ever_more_seldom_and_is_an_error_after_a_min
 #[tokio::test(start_paused = true)]
 async fn refusal_waits_as_long_as_the_newest_one_has_lasted() {
     let mut attempts = Attempts::default();
+    let plan = || down_in(&["a", "b", "c", "d", "e"]);
     for (later, succeeded, refused_pool, error_in, wait_in) in [
         (0, "", "a", None, Some(1)),
         (1, "", "b", None, Some(2)),
@@ -135,13 +178,12 @@ async fn refusal_waits_as_long_as_the_newest_one_has_lasted() {
         if !succeeded.is_empty() {
             attempts.adopt_success(&pool(succeeded));
         }
-        let refusal = Some((pool(refused_pool), refused(429, "RetryableError", None)));
-        let (waits, retries) = match end(&mut attempts, Vec::new(), Err(AttemptError::Busy(refusal))) {
+        let (waits, retries) = match end(&mut attempts, plan(), busy(refused_pool)) {
             AfterAttempt::Wait(delay) => (Some(delay.as_secs()), None),
             _ => (
                 None,
                 attempts
-                    .deferred_until(&[])
+                    .deferred_until(&plan())
                     .map(|until| (until - Instant::now()).as_secs()),
             ),
         };
