@@ -191,6 +191,9 @@ impl Attempts {
                 });
                 let attempts = busy.attempts;
                 busy.attempts += 1;
+                // A pool with nothing left to write begins anew when it is due again.
+                busy.refused
+                    .retain(|pool, _| plan.iter().any(|edit| edit.pool == *pool));
                 let refusal = refusal.map(|(pool, error)| {
                     busy.refused.entry(pool).or_insert(now);
                     error

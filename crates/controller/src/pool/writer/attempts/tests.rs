@@ -196,6 +196,29 @@ async fn refusal_waits_as_long_as_the_newest_one_has_lasted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refusal_of_a_pool_that_was_not_due_meanwhile_is_its_first() {
+    let mut attempts = Attempts::default();
+    let both = &["a", "b"][..];
+    for (later, plan, refused_pool, error_in) in [
+        (0, both, "a", None),
+        (3600, both, "b", Some(8)),
+        // The taint goes that was the reason for `b`.
+        (8, &["a"], "a", Some(300)),
+        (3600, both, "b", Some(8)),
+        (8, both, "a", Some(8)),
+    ] {
+        advance(later * SECOND).await;
+        end(&mut attempts, down_in(plan), busy(refused_pool));
+        let until = attempts.deferred_until(&down_in(plan));
+        assert_eq!(
+            until.map(|until| (until - Instant::now()).as_secs()),
+            error_in,
+            "{later} {plan:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn second_hold_in_a_row_that_closes_before_a_write_is_an_error() {
     let mut attempts = Attempts::default();
     for (has_written, is_error) in [
