@@ -52,6 +52,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{/* What is on, from the profile and the values that override it: every template reads this and not the values. */}}
 {{- define "headgate.features" -}}
 {{- $values := .Values -}}
+{{- /* Refused here, because validate.yaml is rendered after the templates that read their keys. */ -}}
+{{- range $section := list "image" "azure" "outOfLoadBalancers" "delayTermination" "evictionNotices" "signals" "connections" "maintenance"
+  "notifications" "proxy" "agent" "controller" "serviceAccount" "networkPolicy" "podMonitor" "prometheusRule" "dashboards" "uninstall" -}}
+{{- if not (kindIs "map" (get $values $section)) -}}
+{{- fail (printf "%s is empty: give it a value, or leave its line out for the default" $section) -}}
+{{- end -}}
+{{- end -}}
 {{- $monitoring := .Capabilities.APIVersions.Has "monitoring.coreos.com/v1/PodMonitor" -}}
 {{- $managed := .Capabilities.APIVersions.Has "azmonitoring.coreos.com/v1/PodMonitor" -}}
 {{- $azure := ne $values.profile "healthz" -}}
@@ -62,7 +69,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $cordon := include "headgate.resolve" (dict "value" $values.signals.cordon "default" (ternary "10s" "false" (eq $values.profile "aks"))) -}}
 {{- $delays := and $protects $condition -}}
 {{- /* Nothing else would end the wait of that pod. Agents know the mode. */ -}}
-{{- $holds := and $delays (eq (dig "adminState" "mode" "Enforce" $values.settings) "Enforce") -}}
+{{- $holds := and $delays (eq (dig "adminState" "mode" "Enforce" ($values.settings | default dict)) "Enforce") -}}
 {{- $monitor := include "headgate.resolve" (dict "value" $values.podMonitor.enabled "default" (and $azure (or $monitoring $managed))) -}}
 {{- $groups := list -}}
 {{- if eq $monitor "true" -}}
@@ -108,7 +115,7 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 {{- if $value }}{{- $_ := set $json $key $value }}{{- end -}}
 {{- end -}}
 {{- if and $azure.clientId (ne $azure.workloadIdentity "webhook") }}{{- $_ := set $json "aadClientId" $azure.clientId }}{{- end -}}
-{{- $json = mergeOverwrite $json (deepCopy $azure.config) -}}
+{{- $json = mergeOverwrite $json (deepCopy ($azure.config | default dict)) -}}
 {{- if $json }}{{ mergeOverwrite (dict "cloud" $azure.cloud) $json | toPrettyJson }}{{- end -}}
 {{- end -}}
 
@@ -134,7 +141,7 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 {{- $_ := set $settings.maintenance "automatic" .Values.maintenance.automatic -}}
 {{- end -}}
 {{- if .Values.notifications.secretName }}{{- $_ := set $settings "notifications" (dict "urlFile" "/etc/headgate-webhook/url") }}{{- end -}}
-{{- $settings = mergeOverwrite $settings (deepCopy .Values.settings) -}}
+{{- $settings = mergeOverwrite $settings (deepCopy (.Values.settings | default dict)) -}}
 {{- $signals := $settings.signals | default dict -}}
 {{- $extra := $signals.extra | default list -}}
 {{- $named := $signals.disabled | default list -}}
@@ -157,7 +164,7 @@ prometheusRule: {{ include "headgate.resolve" (dict "value" $values.prometheusRu
 
 {{/* The port of /metrics. */}}
 {{- define "headgate.metricsPort" -}}
-{{- include "headgate.port" (dict "address" .Values.settings.metricsBindAddress "default" "10457") -}}
+{{- include "headgate.port" (dict "address" (.Values.settings | default dict).metricsBindAddress "default" "10457") -}}
 {{- end -}}
 
 {{/* The name of the settings' ConfigMap has a hash of its content: a pod never reads settings of another version. */}}

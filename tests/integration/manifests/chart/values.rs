@@ -71,29 +71,35 @@ fn an_empty_value_is_its_default_or_refused_by_name() {
     let defaults: Value = serde_yaml::from_str(&super::text("charts/headgate/values.yaml")).unwrap();
     let mut given = Vec::new();
     for (name, value) in defaults.as_object().unwrap() {
-        match value.as_object() {
-            None => given.push((name.clone(), json!({name: null}), value)),
-            Some(section) => {
-                given.extend(
-                    section
-                        .iter()
-                        .map(|(key, value)| (format!("{name}.{key}"), json!({name: {key: null}}), value)),
-                );
+        given.push((name.clone(), json!({name: null}), value));
+        for (key, value) in value.as_object().into_iter().flatten() {
+            // Without it, less is rendered, as Helm documents it.
+            if value.as_object().is_none_or(serde_json::Map::is_empty) {
+                given.push((format!("{name}.{key}"), json!({name: {key: null}}), value));
             }
         }
     }
     let mut empty = json!({});
-    for (name, without, default) in given.into_iter().filter(|(.., default)| !default.is_object()) {
-        if [json!(""), json!([]), json!("auto"), json!(false)].contains(default) {
+    for (name, without, default) in given {
+        if [json!(""), json!([]), json!({}), json!("auto"), json!(false)].contains(default) {
             empty = merged(empty, without);
         } else {
-            assert_refused(&json!({}), &format!("{without} → {name} is empty"));
+            for base in [json!({}), aks()] {
+                assert_refused(&base, &format!("{without} → {name} is empty"));
+            }
         }
     }
     for base in [json!({}), aks(), profile("everything")] {
         let with_empty = rendered("kube-system", &merged(empty.clone(), base.clone()), &[]);
         assert_eq!(with_empty, rendered("kube-system", &base, &[]));
     }
+    let mut install = helm(&["install", "headgate", "--dry-run=client"]);
+    let notes = stdout_of(install.arg(chart()).arg("--values").arg(values_file(&empty)));
+    assert_contains!(notes, "at port 10456, path /healthz");
+    let without_resources = json!({"agent": {"resources": null}});
+    let objects = rendered("kube-system", &without_resources, &[]);
+    let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["resources"], json!({"limits": {"memory": "64Mi"}}));
 }
 
 #[test]
