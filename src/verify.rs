@@ -118,8 +118,9 @@ async fn ask(session: &mut Session, facts: &mut Facts, answers: &mut Answers) ->
         answers.or_not_asked(SUPERSEDED_MEMBERS, "give `--spare-address`");
     }
     if let Some(before) = procedures::first_write(session, answers).await? {
-        procedures::stale_write(session, answers, &before).await?;
-        procedures::set_back(session, answers).await?;
+        if procedures::stale_write(session, answers, &before).await? || procedures::set_back(session, answers).await? {
+            procedures::restored_state(session, answers).await?;
+        }
         procedures::second_write(session, answers).await?;
         for id in [SUPERSEDED_STATES, SUPERSEDED_MEMBERS] {
             answers.or_not_asked(id, "no write was superseded");

@@ -161,23 +161,23 @@ fn ask_etags(before: &Read, after: &Read, answers: &mut Answers) {
     answers.decide(ETAGS, differs && pools == all, seen);
 }
 
-/// Writes the pool with the etag of before the first write.
-pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, before: &Read) -> Result<(), Stop> {
+/// Writes the pool with the etag of before the first write. Returns whether that has set the entry back, which it does where Azure ignores
+/// `If-Match`.
+pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, before: &Read) -> Result<bool, Stop> {
     let first = session.plan.named.first.clone();
     let after = session.read().await?;
     let (stale, current) = (before.pool(&first.pool)?, after.pool(&first.pool)?);
     let (_, id) = PoolKind::new(current).assumptions();
     if stale.etag == current.etag {
         answers.undecided(id, "the first write did not change the pool's etag");
-        return Ok(());
+        return Ok(false);
     }
     let mut pool = with_state(current, &first.entry, AdminState::None)?;
     pool.etag.clone_from(&stale.etag);
-    match session.put(&pool).await? {
+    let is_back = match session.put(&pool).await? {
         Ok(operation) => {
             answers.decide(id, false, "accepted");
-            // How it ends is not the question.
-            let _ = session.wait(&operation).await?;
+            session.wait(&operation).await?.is_ok()
         }
         Err(error) => {
             let is_expected = error.status() == Some(StatusCode::PRECONDITION_FAILED);
@@ -187,20 +187,24 @@ pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, be
                 Verdict::NotDecided
             };
             answers.add(id, verdict, format!("refused with {}", code_of(&error)));
+            false
         }
+    };
+    if is_back {
+        session.note_restored(&first.pool);
     }
     session.end_turn().await;
-    Ok(())
+    Ok(is_back)
 }
 
-/// Sets the first entry back, and looks at what a read shows.
-pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Result<(), Stop> {
+/// Sets the first entry back. Returns whether that was done.
+pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Result<bool, Stop> {
     let first = session.plan.named.first.clone();
     let is_down = |read: &Read| read.state(&first) == Some(AdminState::Down);
     // A read from before the `Down` would pass for one of after it was set back.
     let Some(read) = session.read_until(is_down).await? else {
         answers.undecided(RESTORED_STATE, "reads do not show `Down` any more");
-        return Ok(());
+        return Ok(false);
     };
     let pool = with_state(read.pool(&first.pool)?, &first.entry, AdminState::None)?;
     let sent = session.put(&pool).await?;
@@ -214,10 +218,16 @@ pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Re
             verdict_of(&error),
             format!("not set back: {}", code_of(&error)),
         );
-        return Ok(());
+        return Ok(false);
     }
     session.note_restored(&first.pool);
     session.end_turn().await;
+    Ok(true)
+}
+
+/// Looks at what a read shows of the first entry after it was set back.
+pub(super) async fn restored_state(session: &Session, answers: &mut Answers) -> Result<(), Stop> {
+    let first = session.plan.named.first.clone();
     let is_back = |read: &Read| read.state(&first) != Some(AdminState::Down);
     let Some(read) = session.read_until(is_back).await? else {
         answers.decide(RESTORED_STATE, false, "reads still show `Down`");

@@ -293,6 +293,13 @@ async fn an_assumption_holds_until_a_switch_turns_it_false() {
                 "row {number}"
             );
         }
+        if matches!(
+            switch,
+            Switch::Deviation(Deviation::IfMatchIgnored | Deviation::PoolsHaveOwnEtags)
+        ) {
+            let holds = with_verdict(&report, Verdict::Holds);
+            assert!(holds.contains("restored-state"), "row {number}: {text}");
+        }
         if matches!(switch, Switch::Nothing) {
             let kind = if is_of_interfaces { "-addresses" } else { "-interfaces" };
             let of_other = |id: &str| id.ends_with(kind) || id.ends_with("-connections");
