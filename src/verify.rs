@@ -119,7 +119,7 @@ async fn ask(session: &mut Session, facts: &mut Facts, answers: &mut Answers) ->
     }
     if let Some(before) = procedures::first_write(session, answers).await? {
         if procedures::stale_write(session, answers, &before).await? || procedures::set_back(session, answers).await? {
-            procedures::restored_state(session, answers).await?;
+            procedures::restored_state(session, answers, &before).await?;
         }
         procedures::second_write(session, answers).await?;
         for id in [SUPERSEDED_STATES, SUPERSEDED_MEMBERS] {

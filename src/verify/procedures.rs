@@ -226,11 +226,19 @@ pub(super) async fn set_back(session: &mut Session, answers: &mut Answers) -> Re
 }
 
 /// Looks at what a read shows of the first entry after it was set back.
-pub(super) async fn restored_state(session: &Session, answers: &mut Answers) -> Result<(), Stop> {
+pub(super) async fn restored_state(session: &Session, answers: &mut Answers, before: &Read) -> Result<(), Stop> {
     let first = session.plan.named.first.clone();
-    let is_back = |read: &Read| read.state(&first) != Some(AdminState::Down);
+    let is_down = |read: &Read| read.state(&first) == Some(AdminState::Down);
+    let etags = |read: &Read| Ok::<_, Stop>((read.load_balancer.etag.clone(), read.pool(&first.pool)?.etag.clone()));
+    let before = etags(before)?;
+    // A read from before the `Down` would pass for one of after it was set back.
+    let is_back = |read: &Read| !is_down(read) && etags(read).is_ok_and(|etags| etags != before);
     let Some(read) = session.read_until(is_back).await? else {
-        answers.decide(RESTORED_STATE, false, "reads still show `Down`");
+        if is_down(&session.read().await?) {
+            answers.decide(RESTORED_STATE, false, "reads still show `Down`");
+        } else {
+            answers.undecided(RESTORED_STATE, "reads show the etags of before the `Down`");
+        }
         return Ok(());
     };
     let pool = read.pool(&first.pool)?;
