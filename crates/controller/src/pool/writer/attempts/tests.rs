@@ -15,11 +15,8 @@ fn down_in(pools: &[&str]) -> Vec<PoolEdit> {
     pools.iter().map(|name| edit(name, Some(AdminState::Down))).collect()
 }
 
-fn busy(refused_pool: &str) -> Result<(), AttemptError> {
-    Err(AttemptError::Busy(Some((
-        pool(refused_pool),
-        refused(429, "RetryableError", None),
-    ))))
+fn busy(refused_pool: &str) -> AttemptError {
+    AttemptError::Busy(Some((pool(refused_pool), refused(429, "RetryableError", None))))
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,12 +93,12 @@ async fn pool_that_is_refused_for_less_than_a_minute_comes_before_the_others_tha
     ] {
         advance(later * SECOND).await;
         attempts.fail_pool(pool(failed));
-        let result = if failed == "d" {
-            Err(AttemptError::Busy(None))
+        let error = if failed == "d" {
+            AttemptError::Busy(None)
         } else {
             busy(failed)
         };
-        end(&mut attempts, plan(), result);
+        end(&mut attempts, plan(), Err(error));
         let mut edits = plan();
         attempts.take_failed_last(&mut edits);
         let order: Vec<_> = edits.iter().map(|edit| edit.pool.name()).collect();
@@ -178,7 +175,7 @@ async fn refusal_waits_as_long_as_the_newest_one_has_lasted() {
         if !succeeded.is_empty() {
             attempts.adopt_success(&pool(succeeded));
         }
-        let (waits, retries) = match end(&mut attempts, plan(), busy(refused_pool)) {
+        let (waits, retries) = match end(&mut attempts, plan(), Err(busy(refused_pool))) {
             AfterAttempt::Wait(delay) => (Some(delay.as_secs()), None),
             _ => (
                 None,
@@ -208,7 +205,7 @@ async fn refusal_of_a_pool_that_was_not_due_meanwhile_is_its_first() {
         (8, both, "a", Some(8)),
     ] {
         advance(later * SECOND).await;
-        end(&mut attempts, down_in(plan), busy(refused_pool));
+        end(&mut attempts, down_in(plan), Err(busy(refused_pool)));
         let until = attempts.deferred_until(&down_in(plan));
         assert_eq!(
             until.map(|until| (until - Instant::now()).as_secs()),
