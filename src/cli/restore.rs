@@ -101,6 +101,10 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         print_line(&match (ours.len(), unread, at_most) {
             (0, 0, 0) => "Nothing is Down by headgate.".to_owned(),
             (0, _, 0) => "Nothing is Down by headgate in the load balancers that were read.".to_owned(),
+            // The real run would ask about these.
+            (0, ..) if !recorded.is_empty() || may_be_read => {
+                format!("Up to {at_most} entries would be restored; nothing was written.")
+            }
             (0, ..) => "No other entry is known to be Down by headgate.".to_owned(),
             (count, _, at_most) if at_most > count => {
                 format!("{count} to {at_most} entries would be restored; nothing was written.")

@@ -268,6 +268,10 @@ async fn by_more_than_one_list(world: &World) {
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
     let ledger = [("127.0.0.1", "intended 2026-11-21T10:00:00Z")];
     world.write_ledger(&ledger).await;
+    // What the question of the real run asks about.
+    let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
+    assert_contains!(text, "Up to 1 entries would be restored; nothing was written");
+    assert!(!text.contains("known to be Down"), "{text}");
     world.set_emulator(&json!({"readLag": "8s"})).await;
     world.down("kubernetes", &[1], false).await;
     let text = stdout_of(world.with_azure(&["restore", "--yes"]));
