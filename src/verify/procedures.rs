@@ -165,9 +165,13 @@ fn ask_etags(before: &Read, after: &Read, answers: &mut Answers) {
 /// `If-Match`.
 pub(super) async fn stale_write(session: &mut Session, answers: &mut Answers, before: &Read) -> Result<bool, Stop> {
     let first = session.plan.named.first.clone();
-    let after = session.read().await?;
+    let (_, id) = PoolKind::new(before.pool(&first.pool)?).assumptions();
+    let is_down = |read: &Read| read.state(&first) == Some(AdminState::Down);
+    let Some(after) = session.read_until(is_down).await? else {
+        answers.undecided(id, "reads do not show `Down` any more");
+        return Ok(false);
+    };
     let (stale, current) = (before.pool(&first.pool)?, after.pool(&first.pool)?);
-    let (_, id) = PoolKind::new(current).assumptions();
     if stale.etag == current.etag {
         answers.undecided(id, "the first write did not change the pool's etag");
         return Ok(false);
@@ -232,12 +236,16 @@ pub(super) async fn restored_state(session: &Session, answers: &mut Answers, bef
     let etags = |read: &Read| Ok::<_, Stop>((read.load_balancer.etag.clone(), read.pool(&first.pool)?.etag.clone()));
     let before = etags(before)?;
     // A read from before the `Down` would pass for one of after it was set back.
-    let is_back = |read: &Read| !is_down(read) && etags(read).is_ok_and(|etags| etags != before);
+    let is_back =
+        |read: &Read| read.state(&first) == Some(AdminState::None) && etags(read).is_ok_and(|etags| etags != before);
     let Some(read) = session.read_until(is_back).await? else {
         if is_down(&session.read().await?) {
             answers.decide(RESTORED_STATE, false, "reads still show `Down`");
         } else {
-            answers.undecided(RESTORED_STATE, "reads show the etags of before the `Down`");
+            answers.undecided(
+                RESTORED_STATE,
+                "reads show the etags of before the `Down`, or the entry is gone",
+            );
         }
         return Ok(());
     };

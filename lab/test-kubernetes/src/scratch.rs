@@ -24,7 +24,7 @@ fn run() -> &'static Path {
         for entry in fs::read_dir(&root).unwrap() {
             let entry = entry.unwrap().path();
             if entry.is_dir() && File::open(entry.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
-                // The next run tries again; what root has left, root removes.
+                // What root has left stays.
                 drop(fs::remove_dir_all(entry));
             }
         }

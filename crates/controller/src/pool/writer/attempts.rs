@@ -75,8 +75,8 @@ pub(super) struct Attempts {
     busy: Option<Busy>,
     /// Whether the last attempt sent no PUT before the hold of the Lease admitted none any more.
     was_hold_unused: bool,
-    /// The pools whose PUT or whose own read ended an attempt, the last one at the end.
-    failed_pools: Vec<PoolId>,
+    /// The pools whose PUT or whose own read ended an attempt, the last one at the end, and since when that is so of each.
+    failed_pools: Vec<(PoolId, Instant)>,
 }
 
 struct DeferredPlan {
@@ -98,15 +98,6 @@ struct Busy {
     refused: HashMap<PoolId, Instant>,
 }
 
-impl Busy {
-    /// Whether ARM refuses this pool, but not for long enough for an error.
-    fn is_newly_refused(&self, pool: &PoolId) -> bool {
-        self.refused
-            .get(pool)
-            .is_some_and(|since| since.elapsed() < BUSY_ERROR_AFTER)
-    }
-}
-
 impl Attempts {
     /// Nothing is left to write. Returns whether an attempt had failed before.
     pub(super) fn succeed(&mut self) -> bool {
@@ -117,6 +108,7 @@ impl Attempts {
     /// A write of this pool has succeeded: waits for a busy load balancer begin anew. For how long ARM has refused other pools stays
     /// known, but for those that it began to refuse at most a minute before this one, or later: the reason may have been the same.
     pub(super) fn adopt_success(&mut self, pool: &PoolId) {
+        self.failed_pools.retain(|(failed, _)| failed != pool);
         let Some(busy) = &mut self.busy else { return };
         (busy.since, busy.attempts) = (Instant::now(), 0);
         if let Some(began) = busy.refused.remove(pool) {
@@ -126,18 +118,19 @@ impl Attempts {
 
     /// Remembers that the PUT or the own read of this pool ends the attempt.
     pub(super) fn fail_pool(&mut self, pool: PoolId) {
-        self.failed_pools.retain(|failed| *failed != pool);
-        self.failed_pools.push(pool);
+        let before = self.failed_pools.iter().position(|(failed, _)| *failed == pool);
+        let since = before.map_or_else(Instant::now, |place| self.failed_pools.remove(place).1);
+        self.failed_pools.push((pool, since));
     }
 
     /// Moves the pools that ended attempts behind the others, the last one to the end: what ends each attempt must not come first in
-    /// each, or nothing else of the load balancer would ever be written. Those that ARM has refused for less than a minute come
-    /// before the rest of them: each turn of one refused for longer would double the wait of a pool that it may refuse only once.
+    /// each, or nothing else of the load balancer would ever be written. Those that did so first less than a minute ago come before the
+    /// rest of them: each turn of one that ARM has refused for longer would double the wait of a pool that may fail only once.
     pub(super) fn take_failed_last(&self, edits: &mut [PoolEdit]) {
         edits.sort_by_key(|edit| {
-            let position = self.failed_pools.iter().position(|failed| *failed == edit.pool)?;
-            let is_new = self.busy.as_ref().is_some_and(|busy| busy.is_newly_refused(&edit.pool));
-            Some((!is_new, position))
+            let mut failed = self.failed_pools.iter().enumerate();
+            let (place, (_, since)) = failed.find(|(_, (failed, _))| *failed == edit.pool)?;
+            Some((since.elapsed() >= BUSY_ERROR_AFTER, place))
         });
     }
 

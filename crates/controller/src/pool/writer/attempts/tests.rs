@@ -78,20 +78,25 @@ async fn pools_that_ended_attempts_come_last_and_take_turns_until_all_is_written
 }
 
 #[tokio::test(start_paused = true)]
-async fn pool_that_is_refused_for_less_than_a_minute_comes_before_the_others_that_ended_attempts() {
+async fn pool_that_failed_first_less_than_a_minute_ago_comes_before_those_that_fail_for_longer() {
     let mut attempts = Attempts::default();
     let plan = || down_in(&["a", "b", "c", "d"]);
     // `d` changes while it is written, and ARM does not refuse it.
-    for (later, failed, expected) in [
-        (0, "a", "b c d a"),
-        (0, "b", "c d a b"),
-        (3600, "d", "c a b d"),
-        (0, "c", "c a b d"),
-        (30, "c", "c a b d"),
-        (30, "c", "a b d c"),
-        (8, "a", "b d c a"),
+    for (later, succeeded, failed, expected) in [
+        (0, None, "a", "b c d a"),
+        (0, None, "b", "c d a b"),
+        (3600, None, "d", "c d a b"),
+        (0, None, "c", "d c a b"),
+        (30, None, "c", "d c a b"),
+        (30, None, "c", "a b d c"),
+        (8, None, "a", "b d c a"),
+        (0, Some("d"), "b", "d c a b"),
+        (0, None, "d", "d c a b"),
     ] {
         advance(later * SECOND).await;
+        if let Some(succeeded) = succeeded {
+            attempts.adopt_success(&pool(succeeded));
+        }
         attempts.fail_pool(pool(failed));
         let error = if failed == "d" {
             AttemptError::Busy(None)
