@@ -401,10 +401,12 @@ async fn an_entry_that_another_writer_set_down_is_left_alone() {
 /// Reads may come from a replica that lags behind the one that has shown the `Down`.
 #[tokio::test(start_paused = true)]
 async fn reads_from_before_the_down_do_not_pass_for_a_restored_state() {
-    // Of the procedure that sets the entry back: reads of before its write, and of after it.
+    // Reads before the write with the old etag, before the one that sets the entry back, and after that.
+    const STALE: usize = 4;
     const BEFORE: usize = 5;
     const AFTER: usize = 6;
     for (admin_state_none, skip, times, expected) in [
+        (AdminStateNone::Omitted, STALE, 1, Verdict::Holds),
         (AdminStateNone::Omitted, BEFORE, 1, Verdict::Holds),
         (AdminStateNone::Shown, BEFORE, 2, Verdict::False),
         (AdminStateNone::Omitted, AFTER, 2, Verdict::Holds),
@@ -427,5 +429,11 @@ async fn reads_from_before_the_down_do_not_pass_for_a_restored_state() {
         let report = world.run(plan(false), CancellationToken::new()).await;
         let has = with_verdict(&report, expected);
         assert!(has.contains("restored-state"), "{skip} {times}: {}", report.markdown());
+        let holds = with_verdict(&report, Verdict::Holds);
+        assert!(
+            holds.contains("if-match-addresses"),
+            "{skip} {times}: {}",
+            report.markdown()
+        );
     }
 }
