@@ -107,8 +107,8 @@ fn unused_causes(settings: &Settings) -> Option<Conflict> {
 
 /// No load balancer would lose a node under maintenance, which its drain waits for.
 fn endless_drain(settings: &Settings) -> Option<Conflict> {
-    let message = "\"true\" is not allowed where the signal maintenance (signals.disabled, signals.extra) does not count for adminState, or \
-                   without Azure for health: a drain with confirmation Required would wait without end; allowed: false";
+    let message = "the boolean true is not allowed where the signal maintenance (signals.disabled, signals.extra) does not count for \
+                   adminState, or without Azure for health: a drain with confirmation Required would wait without end; allowed: false";
     let is_endless = settings.maintenance.enabled && !settings.takes_out(KnownSignal::Maintenance);
     let keys = &[
         "maintenance.enabled",

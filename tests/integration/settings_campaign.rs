@@ -17,7 +17,7 @@ const PER_PROCESS: usize = 10;
 /// A longer value may be shortened.
 const LONG: usize = 64;
 /// What only the program knows: keys, and a part of the messages.
-const BEYOND_SCHEMA: [(&str, &str); 19] = [
+const BEYOND_SCHEMA: [(&str, &str); 20] = [
     ("healthzBindAddress", "an IP address with a port"),
     ("metricsBindAddress", "an IP address with a port"),
     ("metricsBindAddress", "has the port of healthzBindAddress"),
@@ -34,6 +34,7 @@ const BEYOND_SCHEMA: [(&str, &str); 19] = [
     ("maintenance.automatic", "a duration from"),
     ("maintenance.automatic", "each cause once"),
     ("maintenance.automatic", "without maintenance.enabled"),
+    ("maintenance.enabled", "where the signal maintenance"),
     ("signals.extra", "a duration from"),
     ("signals.extra", "each signal once"),
     ("signals.extra", "is not allowed beside signals.disabled"),
