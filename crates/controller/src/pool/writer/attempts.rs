@@ -75,7 +75,7 @@ pub(super) struct Attempts {
     busy: Option<Busy>,
     /// Whether the last attempt sent no PUT before the hold of the Lease admitted none any more.
     was_hold_unused: bool,
-    /// The pools whose PUT or whose own read ended an attempt, the last one at the end, and since when that is so of each.
+    /// The pools whose PUT or whose own read ended an attempt, the last one at the end, and when each first did.
     failed_pools: Vec<(PoolId, Instant)>,
 }
 

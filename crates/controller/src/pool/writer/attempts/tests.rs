@@ -163,7 +163,7 @@ async fn refusal_waits_as_long_as_the_newest_one_has_lasted() {
         // The reason may have been the same, so `b` begins anew.
         (61, "a", "b", None, Some(1)),
         (59, "", "b", None, Some(2)),
-        // `c` was not refused, which tells nothing of `b`.
+        // ARM did not refuse `c` before, which says nothing about `b`.
         (2, "c", "b", Some(61), None),
         (3600, "d", "c", None, Some(1)),
         // It takes turns with `b`.
