@@ -17,6 +17,7 @@ use headgate_core::node::NodeReport;
 use headgate_core::publish_if_changed;
 
 use super::metrics::Metrics;
+use crate::spot::read_node;
 
 /// Watches the Node `name` and publishes its reports until the task is aborted.
 pub async fn watch_own_node(
@@ -68,7 +69,7 @@ pub async fn watch_own_node(
             Ok(Event::Delete(_)) => None,
         };
         let report = match node {
-            Some(node) => reports.borrow().with_node(reader.read(node), clock.now()),
+            Some(node) => reports.borrow().with_node(read_node(node, &reader), clock.now()),
             None => reports.borrow().without_node(),
         };
         publish(&reports, &name, report);
@@ -197,6 +198,25 @@ mod tests {
         assert!(!publishing.is_finished());
         drop(blocked);
         publishing.join().unwrap();
+    }
+
+    /// As other agents and the leader read it: such a node keeps serving for no Service, whatever others do.
+    #[tokio::test(start_paused = true)]
+    async fn a_condition_that_announces_an_eviction_ends_the_own_node() {
+        let condition = json!({"type": "VMEventScheduled", "status": "True",
+            "message": "Preempt Scheduled: Wed, 26 Feb 2025 10:13:13 GMT. DurationInSeconds: -1."});
+        let list = json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},
+            "items": [{"metadata": {"name": "n", "uid": "u", "resourceVersion": "7"}, "status": {"conditions": [condition]}}]});
+        let body = list.to_string().into_bytes();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let body = body.clone();
+            async move { Ok::<_, std::io::Error>(Response::new(Body::from(body))) }
+        });
+        let (watch, mut reports) = start_watch(Client::new(service, "default"));
+        let watching = tokio::spawn(watch);
+        let report = reports.wait_for(|report| report.node.is_some()).await.unwrap().clone();
+        assert!(report.node.unwrap().ends);
+        watching.abort();
     }
 
     #[tokio::test(start_paused = true)]
