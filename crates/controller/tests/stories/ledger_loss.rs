@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DRAINING, FAILED, SECOND, TestCluster};
-use super::world::{ENFORCE, one_pool};
+use super::world::{ENFORCE, dual_stack, one_pool};
 
 const LEDGER: &str = "headgate-admin-state";
 /// Longer than the interval at which a leader verifies the ledger.
@@ -171,7 +171,36 @@ async fn giving_back_does_not_wait_for_a_ledger_that_cannot_be_written() {
     cluster.line.set(Fault::None);
     cluster.settle(&["node-3"]).await;
     assert_eq!(cluster.puts().len(), 3);
+    assert!(cluster.take_arm_lease().await);
+    cluster.taint(4, &[DRAINING]);
     cluster.taint(3, &[]);
+    sleep(5 * SECOND).await;
+    cluster.release_arm_lease().await;
+    cluster.settle(&["node-4"]).await;
+    assert_eq!(cluster.puts().len(), 4, "one write for both, once it can be recorded");
+    cluster.taint(4, &[]);
     cluster.settle(&[]).await;
     cluster.stop().await;
+}
+
+/// One pool is refused for minutes, or until ARM's `Retry-After`, while the `Down` of the other cannot be recorded.
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_recorded_does_not_wait_for_a_refused_pool() {
+    for refusal in [json!({"status": 400}), json!({"status": 409, "retryAfter": 300})] {
+        let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
+        cluster.taint(2, &[DRAINING]);
+        cluster.settle(&["node-2"]).await;
+        let pool = "/backendAddressPools/kubernetes$";
+        cluster.fault("PUT", pool, None, &json!({"answer": refusal}));
+        cluster.line.set_for(Fault::Status(403), |request| {
+            request.path.ends_with(LEDGER) && request.method != Method::GET
+        });
+        cluster.taint(3, &[DRAINING]);
+        cluster.taint(2, &[]);
+        sleep(100 * SECOND).await;
+        cluster.line.set(Fault::None);
+        let is_down = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes-IPv6"].contains("node-3");
+        let took = cluster.until("the other pool", is_down).await;
+        assert!(took < 25 * SECOND, "{refusal}: {took:?}");
+    }
 }

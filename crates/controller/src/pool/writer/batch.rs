@@ -121,13 +121,10 @@ impl Batch {
         without_downs.or_else(|| open.first().filter(|_| self.unrecorded.is_none()).cloned())
     }
 
-    /// Why something of the plan is left. It decides when the next attempt begins, so an error that may pass soon comes first.
+    /// Why something of the plan is left. It decides when the next attempt begins: what could not be recorded waits for no refused pool.
     fn take_error(&mut self) -> Option<AttemptError> {
         let unrecorded = self.unrecorded.take().map(AttemptError::IntentNotRecorded);
-        match self.rejection.take() {
-            Some(error) if may_pass_soon(&error) => Some(error),
-            lasting => unrecorded.or(lasting),
-        }
+        unrecorded.or_else(|| self.rejection.take())
     }
 
     fn reject(&mut self, pool: PoolId, error: AttemptError) {
