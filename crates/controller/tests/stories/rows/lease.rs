@@ -43,7 +43,6 @@ pub(crate) fn holder(cluster: &TestCluster) -> String {
     lease.spec.unwrap().holder_identity.unwrap()
 }
 
-/// Three nodes in one pool.
 /// Nothing can be read or written without one.
 #[tokio::test(start_paused = true)]
 async fn lease_is_not_acquired_without_a_token() {

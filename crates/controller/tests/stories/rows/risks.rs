@@ -165,6 +165,27 @@ async fn overtaken_write_is_repeated_at_once_from_a_fresh_read() {
     assert!(cluster.notes(FAILED, "node-2").await.is_empty(), "it is no failure");
 }
 
+/// Another writer is faster each time, and ARM applies its writes at once.
+#[tokio::test(start_paused = true)]
+async fn write_that_is_overtaken_three_times_waits_without_the_lease() {
+    for overtaken in 2..=3 {
+        let cluster = TestCluster::with(3, &one_pool(3)).await;
+        cluster.configure(&json!({"operationDelay": "0s"}));
+        for write in 1..=overtaken {
+            let drain = json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60 * write}}}});
+            cluster.fault("PUT", "/kubernetes$", Some(1), &drain);
+        }
+        cluster.taint(2, &[OUT_OF_SERVICE]);
+        cluster.settle(&["node-2"]).await;
+        let puts = cluster.puts();
+        let statuses: Vec<_> = puts.iter().map(|put| put.status).collect();
+        assert_eq!(statuses, [vec![412; overtaken], vec![200]].concat());
+        let notes = cluster.notes(FAILED, "node-2").await;
+        let waits: Vec<_> = puts.windows(2).map(|pair| between(&pair[0], &pair[1])).collect();
+        assert_eq!(notes.is_empty(), overtaken < 3, "{notes:?} {waits:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn stale_read_never_overwrites_a_foreign_write() {
     let cluster = TestCluster::with(3, &one_pool(3)).await;
