@@ -32,5 +32,5 @@ pub use store::{NodeStore, ObjectStore, Objects, Store};
 pub use term_stores::{TermAccess, TermStores};
 pub use watch::{
     UndecodableObjects, WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream,
-    register_undecodable_objects, watch_events, watch_object,
+    register_undecodable_objects, watch_events,
 };

@@ -84,7 +84,7 @@ where
 }
 
 /// Watches the one object `name`; `None` means that it does not exist. What cannot be decoded is the consumer's decision.
-pub fn watch_object<K>(
+pub(crate) fn watch_object<K>(
     client: &Client,
     api: impl FnOnce(Client) -> Api<Decoded<K>>,
     name: &str,

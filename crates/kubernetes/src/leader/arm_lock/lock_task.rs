@@ -16,7 +16,8 @@ use super::super::LeaseName;
 use super::super::lease_client::LeaseClient;
 use super::hold_state::HoldState;
 use super::state_machine::{Request, Response, StateMachine, Step};
-use crate::{Decoded, WatchErrorCounter, WatchReporter, watch_object};
+use crate::watch::watch_object;
+use crate::{Decoded, WatchErrorCounter, WatchReporter};
 
 /// Limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
