@@ -211,6 +211,13 @@ impl World {
         all.into_iter().map(|object| (uid_of(&object), object)).collect()
     }
 
+    /// The names of the Nodes that are unschedulable.
+    async fn cordoned_nodes(&self) -> BTreeSet<String> {
+        let mut nodes = self.list(NODES).await;
+        nodes.retain(|node| node["spec"]["unschedulable"] == true);
+        nodes.iter().map(name_of).collect()
+    }
+
     async fn node(&self, name: &str, labels: Value) {
         let node = json!({"metadata": {"name": name, "labels": labels}});
         self.send("POST", NODES, Some(&node)).await.unwrap();
@@ -314,12 +321,13 @@ impl World {
         let mut waiting: Vec<_> = accepted.iter().collect();
         loop {
             let objects = self.objects().await;
+            let cordoned = self.cordoned_nodes().await;
             waiting.retain(|Accepted { object, since }| {
                 let now = objects.get(&uid_of(object));
                 if now.is_none() && object["kind"] == "NodeMaintenance" {
                     counts.findings.push(format!("{object} is gone"));
                 }
-                let is_done = now.is_none_or(is_acted_on);
+                let is_done = now.is_none_or(|now| is_acted_on(now, &cordoned));
                 if is_done {
                     counts.slowest = counts.slowest.max(since.elapsed());
                 }
@@ -484,6 +492,10 @@ impl World {
     }
 }
 
+fn name_of(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
 fn uid_of(object: &Value) -> String {
     object["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }
@@ -502,16 +514,51 @@ fn path_of(object: &Value) -> String {
     }
 }
 
-/// Whether the status says what the controller makes of an object, or the object ends.
-fn is_acted_on(object: &Value) -> bool {
-    let (status, metadata) = (&object["status"], &object["metadata"]);
+/// Whether the status says what the controller makes of an object, or the object ends. An accepted maintenance that has begun and may cordon
+/// its nodes has cordoned all of them: there is no limit here that has a node wait for room.
+fn is_acted_on(object: &Value, cordoned: &BTreeSet<String>) -> bool {
+    let (status, metadata, spec) = (&object["status"], &object["metadata"], &object["spec"]);
     if object["kind"] == "Evacuation" || metadata["namespace"].is_string() {
         let is_taken_up = status["message"].as_str().is_some_and(|message| !message.is_empty());
         return is_taken_up || metadata["deletionTimestamp"].is_string();
     }
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
-    status["observedGeneration"] == metadata["generation"]
-        && conditions.any(|condition| condition["type"] == "Accepted")
+    let Some(accepted) = conditions.find(|condition| condition["type"] == "Accepted") else {
+        return false;
+    };
+    let cordons = spec["stage"] == "Cordon" || spec["stage"] == "Drain";
+    let takes_nodes = accepted["status"] == "True"
+        && cordons
+        && spec["dryRun"] != true
+        && metadata["deletionTimestamp"].is_null();
+    let nodes = status["nodeStatuses"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_cordoned = |node: &Value| {
+        let name = node["nodeRef"]["name"].as_str();
+        name.is_some_and(|name| cordoned.contains(name))
+    };
+    let has_cordoned = !nodes.is_empty() && nodes.iter().all(is_cordoned);
+    status["observedGeneration"] == metadata["generation"] && (!takes_nodes || has_cordoned)
+}
+
+#[test]
+fn a_maintenance_is_acted_on_once_its_nodes_are_cordoned() {
+    let acted_on = |spec: Value, accepted: &str, nodes: &[&str]| {
+        let nodes: Vec<_> = nodes.iter().map(|node| json!({"nodeRef": {"name": node}})).collect();
+        let status = json!({"observedGeneration": 2, "nodeStatuses": nodes,
+            "conditions": [{"type": "Accepted", "status": accepted}]});
+        let object = json!({"kind": "NodeMaintenance", "metadata": {"generation": 2}, "spec": spec, "status": status});
+        is_acted_on(&object, &BTreeSet::from(["a".to_owned()]))
+    };
+    for stage in ["Cordon", "Drain"] {
+        let spec = json!({"stage": stage});
+        assert!(acted_on(spec.clone(), "True", &["a"]));
+        assert!(!acted_on(spec.clone(), "True", &["a", "b"]), "{stage}");
+        assert!(!acted_on(spec.clone(), "True", &[]), "{stage}: it has not begun");
+        assert!(acted_on(spec, "False", &[]), "{stage}: it selects no node");
+        assert!(acted_on(json!({"stage": stage, "dryRun": true}), "True", &["b"]));
+    }
+    assert!(acted_on(json!({"stage": "Idle"}), "True", &[]));
+    assert!(acted_on(json!({"stage": "Complete"}), "True", &["b"]));
 }
 
 fn has_instigator(evacuation: &Value) -> bool {
