@@ -176,16 +176,9 @@ impl World {
     }
 }
 
-/// Creates a Node with its status.
+/// Creates a Node with its status, which the API server takes of Nodes with the object.
 pub(crate) async fn create_node(api: &Api<Node>, number: usize) -> anyhow::Result<()> {
-    let object: Node = serde_json::from_value(node(number))?;
-    let made = api.create(&PostParams::default(), &object).await?;
-    // A status is not taken with the object itself.
-    let with_status = Node {
-        metadata: made.metadata,
-        ..object
-    };
-    api.replace_status(&node_name(number), &PostParams::default(), &with_status)
+    api.create(&PostParams::default(), &serde_json::from_value(node(number))?)
         .await?;
     Ok(())
 }

@@ -68,12 +68,8 @@ fn run() -> anyhow::Result<()> {
     // Child processes end with the thread that starts them, so this thread starts all of them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (report, measured) = runtime.block_on(async {
-        let mut interrupts = Interrupts::listen()?;
-        // What was started ends with its owner, whichever of the two ends first.
-        tokio::select! {
-            report = Box::pin(scenario::run(&options)) => report,
-            () = interrupts.next() => anyhow::bail!("interrupted"),
-        }
+        let interrupts = Interrupts::listen()?;
+        Box::pin(scenario::run(&options, interrupts)).await
     })?;
     report.write(&options.directory())?;
     measured

@@ -64,13 +64,13 @@ impl NodeUpdates {
     /// Writes so many statuses a second, and the Leases, for ever.
     pub(crate) async fn run(&self, per_second: f64) -> Infallible {
         tokio::join!(
-            self.at_rate(per_second, async |number| self.update_status(number).await),
-            self.at_rate(self.leases, async |number| self.renew(number).await)
+            self.at_rate(per_second, async |number| self.count(&self.update_status(number).await)),
+            self.at_rate(self.leases, async |number| drop(self.renew(number).await))
         )
         .0
     }
 
-    async fn at_rate(&self, per_second: f64, write: impl AsyncFn(usize) -> kube::Result<()>) -> Infallible {
+    async fn at_rate(&self, per_second: f64, write: impl AsyncFn(usize)) -> Infallible {
         if per_second <= 0.0 {
             return std::future::pending().await;
         }
@@ -83,17 +83,15 @@ impl NodeUpdates {
             Some((self.next.get(), ticks))
         });
         numbers
-            .for_each_concurrent(AT_ONCE, async |number| {
-                // In an outage, or where a Node is gone for a while, it fails.
-                let count = if write(number).await.is_ok() {
-                    &self.written
-                } else {
-                    &self.failed
-                };
-                count.set(count.get() + 1);
-            })
+            .for_each_concurrent(AT_ONCE, async |number| write(number).await)
             .await;
         std::future::pending().await
+    }
+
+    /// In an outage, or where a Node is gone for a while, an update fails.
+    fn count(&self, updated: &kube::Result<()>) {
+        let count = if updated.is_ok() { &self.written } else { &self.failed };
+        count.set(count.get() + 1);
     }
 
     async fn update_status(&self, number: usize) -> kube::Result<()> {

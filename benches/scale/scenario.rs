@@ -1,7 +1,8 @@
 //! One run: a cluster, the processes of headgate in it, and the phases one after the other.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow, bail};
 use headgate_controller::admin_state::Ledger;
+use headgate_sandbox::Interrupts;
 use headgate_sandbox::assets::Assets;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -43,15 +44,22 @@ pub(crate) struct Run<'a> {
     pub(crate) world: World,
 }
 
-/// Runs all phases. With the report comes why it has not all of them.
+/// Runs all phases until an interrupt. With the report comes why it has not all of them.
 ///
 /// # Errors
 /// Something cannot be started.
-pub(crate) async fn run(options: &Options) -> anyhow::Result<(Report, anyhow::Result<()>)> {
+pub(crate) async fn run(options: &Options, mut interrupts: Interrupts) -> anyhow::Result<(Report, anyhow::Result<()>)> {
     let (load, begun) = (load_average(), Timestamp::now());
-    let mut run = Run::start(options).await?;
+    // What was started ends with its owner, whichever of the two ends first.
+    let mut run = tokio::select! {
+        run = Run::start(options) => run?,
+        () = interrupts.next() => bail!("interrupted"),
+    };
     let mut phases = Vec::new();
-    let measured = measure(&mut run, &mut phases).await;
+    let measured = tokio::select! {
+        measured = measure(&mut run, &mut phases) => measured,
+        () = interrupts.next() => Err(anyhow!("interrupted")),
+    };
     let Run {
         fleet, azure, world, ..
     } = run;

@@ -35,7 +35,7 @@ pub(crate) struct Latencies {
     pub(crate) downs: usize,
     pub(crate) mean_seconds: f64,
     pub(crate) p50_seconds: f64,
-    /// From 300 times on.
+    /// Of 300 signals or more.
     pub(crate) p99_seconds: Option<f64>,
     pub(crate) max_seconds: f64,
     /// The seconds since the beginning of the run, and how long each took.
@@ -102,13 +102,17 @@ impl Signals {
         let times = self.times.borrow();
         let took: Vec<Duration> = times.iter().map(|(_, took)| *took).collect();
         let seconds = |per_mille| rounded(percentile(&took, per_mille).as_secs_f64());
+        let signals = took.len() + self.open.borrow().len();
+        let mut with_unseen = took.clone();
+        with_unseen.resize(signals, Duration::MAX);
+        let p99 = Some(percentile(&with_unseen, 990)).filter(|took| signals >= LEAST_FOR_P99 && *took < Duration::MAX);
         let sum: f64 = took.iter().map(Duration::as_secs_f64).sum();
         Latencies {
-            signals: took.len() + self.open.borrow().len(),
+            signals,
             downs: took.len(),
             mean_seconds: rounded(sum / float(took.len().max(1) as u64)),
             p50_seconds: seconds(500),
-            p99_seconds: (took.len() >= LEAST_FOR_P99).then(|| seconds(990)),
+            p99_seconds: p99.map(|p99| rounded(p99.as_secs_f64())),
             max_seconds: seconds(1000),
             times: times
                 .iter()
