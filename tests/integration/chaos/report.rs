@@ -37,6 +37,8 @@ pub(crate) struct Report {
     pub(crate) downs_left_by_restores: u64,
     /// Known at the end.
     pub(crate) connections: Connections,
+    /// Signals in calm whose times are below.
+    pub(crate) signals_in_calm: u64,
     pub(crate) longest_milliseconds_to_down: u64,
     /// Of a node to which the endpoints of a Service moved while it was `Down`.
     pub(crate) longest_milliseconds_to_service: u64,
@@ -99,6 +101,7 @@ impl Report {
                 "of these cut by a machine's end or another writer",
                 self.connections.cut_by_removal,
             ),
+            ("signals in calm", self.signals_in_calm),
         ] {
             row(what, count.to_string());
         }

@@ -100,20 +100,17 @@ fn entries_of(request: &ArmRequest) -> impl Iterator<Item = (String, bool)> {
 
 /// Each `Down` in the body is in the ledger as it was when the request arrived.
 fn check_ledger(history: &[Event], event: &Event, request: &ArmRequest, findings: &mut Findings) {
-    let (mut known, history_before) = (
-        None,
-        &history[..history.partition_point(|other| other.begin <= event.end)],
-    );
+    let history_before = &history[..history.partition_point(|other| other.begin <= event.begin)];
+    let mut known = BTreeSet::new();
     for other in history_before {
         match &other.what {
-            // Of two writes that overlap the request, either may be the one before it.
-            What::Ledger(entries) if other.end < event.begin => known = Some(entries.clone()),
-            What::Ledger(entries) => known.get_or_insert_with(BTreeSet::new).extend(entries.clone()),
+            // The API server may log the end of a write late. Of two that end after the begin, either may be the one before it.
+            What::Ledger(entries) if other.end < event.begin => known.clone_from(entries),
+            What::Ledger(entries) => known.extend(entries.clone()),
             _ => {}
         }
     }
     let excused = lost_by_restores(history_before);
-    let Some(known) = known else { return };
     let downs = entries_of(request).filter_map(|(entry, is_down)| is_down.then_some(entry));
     let missing: Vec<String> = downs
         .filter(|entry| !known.contains(entry) && !excused.contains(entry))
@@ -169,6 +166,14 @@ mod tests {
             violations(&[ledger(0, 1, &[]), down(2), ledger(4, 5, &["1"])]),
             ["ledger"],
             "afterwards"
+        );
+        assert_eq!(violations(&[down(2)]), ["ledger"], "never");
+        let slow = |begin| arm("node-1", begin, 6).with(&["!1", "2"]).puts("a", Some(("a", "b")));
+        assert!(violations(&[ledger(0, 1, &[]), ledger(2, 4, &["1"]), slow(3)]).is_empty());
+        assert_eq!(
+            violations(&[ledger(0, 1, &[]), slow(3), ledger(4, 5, &["1"])]),
+            ["ledger"],
+            "while ARM answers"
         );
         assert_eq!(
             violations(&[ledger(0, 1, &["1"]), ledger(2, 3, &[]), down(4)]),

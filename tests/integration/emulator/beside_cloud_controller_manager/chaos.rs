@@ -193,6 +193,7 @@ impl Chaos {
         let what = format!("the entries of {node} are given back");
         let took = self.wait_for_downs(SIGNAL_TIMEOUT, &what, BTreeSet::is_empty).await;
         keep_longest(&mut self.report.longest_milliseconds_to_restore, took);
+        self.report.signals_in_calm += 1;
     }
 
     /// Checks the history of a round, and keeps of it only what the next one begins with.
@@ -422,6 +423,7 @@ async fn invariants_hold_through_all_disturbances() {
         "headgate set too few entries Down to prove anything"
     );
     assert!(chaos.report.local_rules > 0, "no rule was matched to its Local Service");
+    assert!(chaos.report.signals_in_calm > 0, "no signal was given in calm");
     assert!(chaos.report.puts_of_others > 0, "no other writer was accepted");
     assert!(
         chaos.report.checked_operations > 0,
