@@ -123,6 +123,18 @@ const FULL: &[Config] = &[
         ..PAIR
     },
     Config {
+        // Also a foreign operation that superseded one of ours and fails.
+        name: "foreign writer and faults",
+        leaders: 1,
+        events: Events {
+            signals: 1,
+            foreign: 1,
+            faults: 1,
+            ..NONE
+        },
+        ..PAIR
+    },
+    Config {
         name: "members and faults",
         leaders: 1,
         events: Events {
