@@ -527,10 +527,8 @@ fn is_acted_on(object: &Value, cordoned: &BTreeSet<String>) -> bool {
         return false;
     };
     let cordons = spec["stage"] == "Cordon" || spec["stage"] == "Drain";
-    let takes_nodes = accepted["status"] == "True"
-        && cordons
-        && spec["dryRun"] != true
-        && metadata["deletionTimestamp"].is_null();
+    let takes_nodes =
+        accepted["status"] == "True" && cordons && spec["dryRun"] != true && metadata["deletionTimestamp"].is_null();
     let nodes = status["nodeStatuses"].as_array().map_or(&[][..], Vec::as_slice);
     let is_cordoned = |node: &Value| {
         let name = node["nodeRef"]["name"].as_str();

@@ -93,7 +93,11 @@ async fn complete(world: &World, nodes: &[&str]) {
 /// terminates for 20 s, and a cordon may follow within the second.
 fn leaves_after_first_write(world: &World, pod: &str, node: &str) -> Option<bool> {
     let requests = world.fake.requests();
-    let [eviction, deletion, node] = [format!("/{pod}/eviction"), format!("/pods/{pod}"), format!("/nodes/{node}")];
+    let [eviction, deletion, node] = [
+        format!("/{pod}/eviction"),
+        format!("/pods/{pod}"),
+        format!("/nodes/{node}"),
+    ];
     let asked = requests.iter().position(|request| {
         let (method, path) = (&request.method, &request.path);
         (method == "POST" && path.ends_with(&eviction)) || (method == "DELETE" && path.ends_with(&deletion))

@@ -423,7 +423,10 @@ async fn invariants_hold_through_all_disturbances() {
         "headgate set too few entries Down to prove anything"
     );
     assert!(chaos.report.local_rules > 0, "no rule was matched to its Local Service");
-    assert!(chaos.report.signals_in_calm > 0, "no signal was given in calm");
+    assert!(
+        length < ROUND || chaos.report.signals_in_calm > 0,
+        "no signal was given in calm"
+    );
     assert!(chaos.report.puts_of_others > 0, "no other writer was accepted");
     assert!(
         chaos.report.checked_operations > 0,
