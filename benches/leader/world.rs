@@ -176,7 +176,7 @@ impl World {
     }
 }
 
-/// Creates a Node with its status, which the API server takes of Nodes with the object.
+/// Creates a Node with its status: of a new Node, unlike of most objects, the API server stores it.
 pub(crate) async fn create_node(api: &Api<Node>, number: usize) -> anyhow::Result<()> {
     api.create(&PostParams::default(), &serde_json::from_value(node(number))?)
         .await?;

@@ -37,7 +37,7 @@ pub(crate) struct Report {
     pub(crate) downs_left_by_restores: u64,
     /// Known at the end.
     pub(crate) connections: Connections,
-    /// Signals in calm whose times are below.
+    /// The signals in calm that the times below were measured with.
     pub(crate) signals_in_calm: u64,
     pub(crate) longest_milliseconds_to_down: u64,
     /// Of a node to which the endpoints of a Service moved while it was `Down`.

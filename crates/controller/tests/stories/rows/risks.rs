@@ -167,7 +167,7 @@ async fn overtaken_write_is_repeated_at_once_from_a_fresh_read() {
 
 /// Another writer is faster each time, and ARM applies its writes at once.
 #[tokio::test(start_paused = true)]
-async fn write_that_is_overtaken_three_times_waits_without_the_lease() {
+async fn write_that_is_overtaken_three_times_is_reported() {
     for overtaken in 2..=3 {
         let cluster = TestCluster::with(3, &one_pool(3)).await;
         cluster.configure(&json!({"operationDelay": "0s"}));
@@ -181,8 +181,7 @@ async fn write_that_is_overtaken_three_times_waits_without_the_lease() {
         let statuses: Vec<_> = puts.iter().map(|put| put.status).collect();
         assert_eq!(statuses, [vec![412; overtaken], vec![200]].concat());
         let notes = cluster.notes(FAILED, "node-2").await;
-        let waits: Vec<_> = puts.windows(2).map(|pair| between(&pair[0], &pair[1])).collect();
-        assert_eq!(notes.is_empty(), overtaken < 3, "{notes:?} {waits:?}");
+        assert_eq!(notes.is_empty(), overtaken < 3, "{notes:?}");
     }
 }
 
