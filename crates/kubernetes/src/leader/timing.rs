@@ -29,6 +29,7 @@ pub(super) const MAX_LEASE_DURATION: Duration = Duration::from_mins(5);
 
 const _: () = assert!(RENEW_DEADLINE.as_secs() < LEASE_DURATION.as_secs());
 const _: () = assert!(RENEW_DEADLINE.as_secs() + MAX_CLOCK_DIVERGENCE.as_secs() < LEASE_DURATION.as_secs());
+const _: () = assert!(FIRST_READ_WINDOW.as_millis() + LEASE_DURATION.as_millis() < 15_000);
 const _: () = assert!(RETRY_PERIOD.as_secs() * 2 <= RENEW_DEADLINE.as_secs());
 const _: () = assert!(RETRY_PERIOD.as_millis() < IDLE_TIMEOUT.as_millis());
 const _: () = assert!(IDLE_TIMEOUT.as_millis() < REQUEST_TIMEOUT.as_millis());
@@ -43,8 +44,9 @@ const DEFAULT_READ_INTERVAL: Duration = Duration::from_secs(30);
 /// The first read interval while a leader has not published the number of candidates. It does so within seconds, so that a
 /// second read suffices, unless the leader dies before or cannot list the Nodes.
 const MIN_UNPUBLISHED_READ_INTERVAL: Duration = Duration::from_secs(4);
-/// The first read comes within this time, so that a fleet that starts at once does not read at once.
-const FIRST_READ_WINDOW: Duration = Duration::from_secs(2);
+/// The first read comes within this time, so that a fleet that starts at once does not read at once. Where all have died, nobody has
+/// read the Lease: this and a lease duration pass until one leads, less than 15 s.
+const FIRST_READ_WINDOW: Duration = Duration::from_millis(800);
 /// The part of an interval that jitter adds at most.
 const JITTER: f64 = 0.2;
 

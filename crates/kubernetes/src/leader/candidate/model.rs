@@ -34,18 +34,18 @@ const MISSING: &str = "E3 a Lease missing beside a ledger is acquired after its 
 const STOP: &str = "E4 another leads soon after the release by a leader that stops";
 const RELEASED: &str = "E4 somebody leads within 3 s of the start where all have stopped";
 const DEATH: &str = "E5 another leads within 15 s of a leader's death";
-const KILLED: &str = "E5 somebody leads within 16 s of the start where all have died";
+const KILLED: &str = "E5 somebody leads within 15 s of the start where all have died";
 const LEADER: &str = "E6 somebody leads soon after the last disturbance";
 const WORK: &str = "E7 the Lease is released after the work of the term, before the candidate stops";
 
 /// For how long nobody may lead.
 const BOUNDS: [(&str, u64); 7] = [
-    (FRESH, 2000),
+    (FRESH, 1000),
     (MISSING, 20_000),
     (STOP, 600),
     (RELEASED, 3000),
     (DEATH, 15_000),
-    (KILLED, 16_000),
+    (KILLED, 15_000),
     (LEADER, 30_000),
 ];
 const OVERDUE_AFTER: u64 = 30_000 + GRID;
