@@ -228,15 +228,12 @@ impl Report {
 
     fn latencies(&self) -> String {
         let mut text = "\n## Signal → `Down`\n\nFrom the PATCH of the taint being sent until the leader has read all entries of the Node as \
-            `Down`, as its metrics say, which are read every 100 ms. Metrics name no Nodes: a time may be another \
-            signal's, and is an upper bound where not all were seen.\n\n| phase | signals | Down | mean | p50 | p99 | longest |\n|---|---|---|---|---|---|---|\n"
+            `Down`: the time of its event. A signal that was not seen counts in the percentiles as longer than all others.\n\n| phase | signals | Down | mean | p50 | p99 | longest seen |\n|---|---|---|---|---|---|---|\n"
             .to_owned();
         for phase in &self.phases {
             let Some(times) = &phase.signals else { continue };
-            let seconds = |seconds: f64| times.words(seconds);
-            let p99 = times
-                .p99_seconds
-                .map_or_else(|| format!("of {} not stated", times.downs), seconds);
+            let seconds = |seconds: f64| format!("{seconds:.2} s");
+            let of_all = |time: Option<f64>| time.map_or_else(|| format!("of {} not stated", times.downs), seconds);
             row(
                 &mut text,
                 &[
@@ -244,8 +241,8 @@ impl Report {
                     &times.signals.to_string(),
                     &times.downs.to_string(),
                     &seconds(times.mean_seconds),
-                    &seconds(times.p50_seconds),
-                    &p99,
+                    &of_all(times.p50_seconds),
+                    &of_all(times.p99_seconds),
                     &seconds(times.max_seconds),
                 ],
             );

@@ -1,15 +1,16 @@
-//! Signals one after the other, and the time from each PATCH until the leader has read the Node's entries as `Down`.
-//!
-//! The leader counts such Nodes in a metric without their names, so the next count is taken for that of the first signal that has none. A single
-//! time may be another signal's, and where a signal is never counted, the times of all later ones are too long: they are exact together where
-//! every signal is counted, and otherwise upper bounds.
+//! Signals one after the other, and the time from each PATCH until the leader has read the Node's entries as `Down`: that of its event.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::time::Duration;
 
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{Patch, PatchParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use serde::Serialize;
 use serde_json::json;
@@ -17,11 +18,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::azure_emulator::node_name;
 use crate::documents::SIGNAL;
-use crate::fleet::Fleet;
 use crate::measuring::figures::{float, percentile, rounded};
 
-/// Between two reads of the metrics while a signal is open, which costs the leader an answer each: a small part of the times, which are
-/// seconds.
+/// The leader's event about a Node of which it has read every entry as `Down`.
+const DOWN: &str = "LoadBalancerAdminStateDown";
+/// Between two looks at whether signals are still to come.
 const LOOK: Duration = Duration::from_millis(100);
 /// From so many times a 99th percentile is stated.
 const LEAST_FOR_P99: usize = 300;
@@ -33,48 +34,52 @@ pub(crate) struct Latencies {
     pub(crate) signals: usize,
     /// Signals whose Nodes were seen `Down`.
     pub(crate) downs: usize,
+    /// Of those that were seen.
     pub(crate) mean_seconds: f64,
-    pub(crate) p50_seconds: f64,
-    /// Of 300 signals or more.
+    /// Of all signals: one that was not seen took longer than all others.
+    pub(crate) p50_seconds: Option<f64>,
+    /// The same, of 300 signals or more.
     pub(crate) p99_seconds: Option<f64>,
+    /// Of those that were seen.
     pub(crate) max_seconds: f64,
     /// The seconds since the beginning of the run, and how long each took.
     pub(crate) times: Vec<(f64, f64)>,
 }
 
-impl Latencies {
-    /// A time in words: an upper bound where a signal was not seen.
-    pub(crate) fn words(&self, seconds: f64) -> String {
-        let bound = if self.downs == self.signals { "" } else { "at most " };
-        format!("{bound}{seconds:.2} s")
-    }
-}
-
-/// The signals without a time, and the times of the others.
+/// The signals without a time, by Node, and the times of the others.
 #[derive(Default)]
 pub(crate) struct Signals {
-    open: RefCell<VecDeque<Instant>>,
+    open: RefCell<HashMap<String, Sent>>,
     times: RefCell<Vec<(Instant, Duration)>>,
+}
+
+/// When a signal was sent, by both clocks: events have wall time.
+struct Sent {
+    at: Instant,
+    wall: Timestamp,
 }
 
 impl Signals {
     /// Gives a Node a signal.
     pub(crate) async fn send(&self, client: &Client, node: usize) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        set(client, node, true).await?;
-        self.open.borrow_mut().push_back(begun);
-        Ok(())
+        let sent = Sent {
+            at: Instant::now(),
+            wall: Timestamp::now(),
+        };
+        self.open.borrow_mut().insert(node_name(node), sent);
+        Ok(set(client, node, true).await?)
     }
 
     /// Notes each `Down` until `done` and no signal is open, or `patience` has passed after that.
     pub(crate) async fn follow(
         &self,
-        fleet: &Fleet,
-        before: usize,
+        client: &Client,
         patience: Duration,
         done: impl Fn() -> bool,
     ) -> anyhow::Result<()> {
-        let mut seen = before;
+        let events = Api::<Event>::namespaced(client.clone(), "default");
+        let config = watcher::Config::default().fields(&format!("reason={DOWN}"));
+        let mut events = watcher(events, config).default_backoff().applied_objects().boxed();
         let mut done_since = None;
         loop {
             if done() {
@@ -83,37 +88,51 @@ impl Signals {
                     return Ok(());
                 }
             }
-            if !self.open.borrow().is_empty() {
-                let downs = fleet.downs().await?;
-                while seen < downs {
-                    seen += 1;
-                    let sent = self.open.borrow_mut().pop_front();
-                    if let Some(sent) = sent {
-                        self.times.borrow_mut().push((sent, sent.elapsed()));
-                    }
-                }
+            tokio::select! {
+                event = events.next() => self.note(&event.context("events")?.context("events")?),
+                () = sleep(LOOK) => {}
             }
-            sleep(LOOK).await;
+        }
+    }
+
+    /// Notes a `Down`. An event that repeats one counts it up, with the time of the last one.
+    fn note(&self, event: &Event) {
+        let at = event.series.as_ref().map(|series| series.last_observed_time.0);
+        let at = at.or_else(|| event.event_time.as_ref().map(|time| time.0));
+        let node = event.regarding.as_ref().and_then(|node| node.name.as_ref());
+        let (Some(at), Some(node)) = (at, node) else { return };
+        let mut open = self.open.borrow_mut();
+        // One of an earlier signal is among those that are there already.
+        if open.get(node).is_some_and(|sent| sent.wall <= at)
+            && let Some(sent) = open.remove(node)
+        {
+            let took = at.duration_since(sent.wall).unsigned_abs();
+            self.times.borrow_mut().push((sent.at, took));
         }
     }
 
     /// The times so far, in a run that began then.
     pub(crate) fn latencies(&self, begun: Instant) -> Latencies {
         let times = self.times.borrow();
-        let took: Vec<Duration> = times.iter().map(|(_, took)| *took).collect();
-        let seconds = |per_mille| rounded(percentile(&took, per_mille).as_secs_f64());
-        let signals = took.len() + self.open.borrow().len();
-        let mut with_unseen = took.clone();
-        with_unseen.resize(signals, Duration::MAX);
-        let p99 = Some(percentile(&with_unseen, 990)).filter(|took| signals >= LEAST_FOR_P99 && *took < Duration::MAX);
-        let sum: f64 = took.iter().map(Duration::as_secs_f64).sum();
+        let mut took: Vec<Duration> = times.iter().map(|(_, took)| *took).collect();
+        let seconds = |time: Duration| rounded(time.as_secs_f64());
+        let (sum, longest): (Duration, _) = (took.iter().sum(), took.iter().max());
+        let (longest, downs) = (longest.copied().unwrap_or_default(), took.len());
+        // One that was not seen took longer than all others.
+        let signals = downs + self.open.borrow().len();
+        took.resize(signals, Duration::MAX);
+        let shared = |per_mille| {
+            Some(percentile(&took, per_mille))
+                .filter(|time| *time < Duration::MAX)
+                .map(seconds)
+        };
         Latencies {
             signals,
-            downs: took.len(),
-            mean_seconds: rounded(sum / float(took.len().max(1) as u64)),
-            p50_seconds: seconds(500),
-            p99_seconds: p99.map(|p99| rounded(p99.as_secs_f64())),
-            max_seconds: seconds(1000),
+            downs,
+            mean_seconds: rounded(sum.as_secs_f64() / float(downs.max(1) as u64)),
+            p50_seconds: shared(500),
+            p99_seconds: shared(990).filter(|_| signals >= LEAST_FOR_P99),
+            max_seconds: seconds(longest),
             times: times
                 .iter()
                 .map(|(sent, took)| (rounded((*sent - begun).as_secs_f64()), rounded(took.as_secs_f64())))
