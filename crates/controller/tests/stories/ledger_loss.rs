@@ -186,7 +186,11 @@ async fn giving_back_does_not_wait_for_a_ledger_that_cannot_be_written() {
 /// One pool is refused for minutes, or until ARM's `Retry-After`, while the `Down` of the other cannot be recorded.
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_recorded_does_not_wait_for_a_refused_pool() {
-    for refusal in [json!({"status": 400}), json!({"status": 409, "retryAfter": 300})] {
+    // In 100 s: at once, after 30 s and after 60 more; and at once.
+    for (refusal, attempts) in [
+        (json!({"status": 400}), 3),
+        (json!({"status": 409, "retryAfter": 300}), 1),
+    ] {
         let cluster = TestCluster::with(3, &[dual_stack(3)]).await;
         cluster.taint(2, &[DRAINING]);
         cluster.settle(&["node-2"]).await;
@@ -198,9 +202,24 @@ async fn what_could_not_be_recorded_does_not_wait_for_a_refused_pool() {
         cluster.taint(3, &[DRAINING]);
         cluster.taint(2, &[]);
         sleep(100 * SECOND).await;
+        let puts = cluster.puts();
+        let refused = puts
+            .iter()
+            .filter(|put| Some(put.status) == refusal["status"].as_u64())
+            .count();
+        assert!((1..=attempts).contains(&refused), "{refusal}: {refused} attempts");
+        let notes = cluster.notes(FAILED, "node-2").await;
+        let status = refusal["status"].to_string();
+        assert!(notes.iter().any(|note| note.contains(&status)), "{notes:?}");
         cluster.line.set(Fault::None);
         let is_down = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes-IPv6"].contains("node-3");
         let took = cluster.until("the other pool", is_down).await;
         assert!(took < 25 * SECOND, "{refusal}: {took:?}");
+        // The refused pool goes on waiting for its own time.
+        cluster.clear_faults();
+        let is_down = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes"].contains("node-3");
+        sleep(100 * SECOND).await;
+        cluster.until("the refused pool", is_down).await;
+        cluster.settle(&["node-3"]).await;
     }
 }

@@ -1,6 +1,6 @@
 //! What a failed attempt leaves for the next one: the last error, and when the same plan is due again. Pure but for the log.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, LoadBalancerId, PoolId};
@@ -29,6 +29,8 @@ pub(super) enum AttemptError {
     VersionRefused(ArmError),
     /// The planner could not record an edit.
     IntentNotRecorded(IntentNotRecorded),
+    /// What is left are pools that ARM has refused, and that are not due again: [`Attempts::refuse`].
+    Refused,
     /// The shared Lease was not acquired.
     LeaseNotAcquired(LockError),
     /// The shared Lease was lost while a write waited to be sent.
@@ -77,6 +79,16 @@ pub(super) struct Attempts {
     was_hold_unused: bool,
     /// The pools whose PUT or whose own read ended an attempt, the last one at the end, and when each first did.
     failed_pools: Vec<(PoolId, Instant)>,
+    refusals: Vec<Refusal>,
+}
+
+/// What ARM refused in an attempt that is repeated before this edit is due again.
+struct Refusal {
+    edit: PoolEdit,
+    until: Instant,
+    error: LastError,
+    /// As in [`DeferredPlan`].
+    is_due_with_version: bool,
 }
 
 struct DeferredPlan {
@@ -109,6 +121,7 @@ impl Attempts {
     /// known, but for those that it began to refuse at most a minute before this one, or later: the reason may have been the same.
     pub(super) fn adopt_success(&mut self, pool: &PoolId) {
         self.failed_pools.retain(|(failed, _)| failed != pool);
+        self.refusals.retain(|refusal| refusal.edit.pool != *pool);
         let Some(busy) = &mut self.busy else { return };
         (busy.since, busy.attempts) = (Instant::now(), 0);
         if let Some(began) = busy.refused.remove(pool) {
@@ -134,8 +147,53 @@ impl Attempts {
         });
     }
 
-    /// The load balancer has another version: a plan that was deferred because ARM refused the one before is due.
+    /// Remembers what ARM refused where the attempt is repeated sooner, because something else of it could not be recorded.
+    pub(super) fn refuse(&mut self, edits: impl Iterator<Item = PoolEdit>, error: &AttemptError) {
+        let (error, is_due_with_version) = match error {
+            AttemptError::VersionRefused(error) => (error, true),
+            AttemptError::Arm(error) => (error, false),
+            _ => return,
+        };
+        let (error, delay) = self.failed(error, is_due_with_version);
+        let until = Instant::now() + delay;
+        for edit in edits {
+            if self.refusal(&edit).is_none() {
+                self.refusals.retain(|refusal| refusal.edit.pool != edit.pool);
+                self.refusals.push(Refusal {
+                    edit,
+                    until,
+                    error: error.clone(),
+                    is_due_with_version,
+                });
+            }
+        }
+    }
+
+    /// The pools of this plan that ARM has refused, and that are not due again.
+    pub(super) fn refused_pools(&self, plan: &[PoolEdit]) -> HashSet<PoolId> {
+        let refused = plan.iter().filter(|edit| self.refusal(edit).is_some());
+        refused.map(|edit| edit.pool.clone()).collect()
+    }
+
+    fn refusal(&self, edit: &PoolEdit) -> Option<&Refusal> {
+        let is_refused = |refusal: &&Refusal| Instant::now() < refusal.until && refusal.edit.is_equivalent(edit);
+        self.refusals.iter().find(is_refused)
+    }
+
+    /// How a failed request to ARM is reported, and how long the next attempt waits. `is_of_version` is whether ARM refuses a version.
+    fn failed(&mut self, error: &ArmError, is_of_version: bool) -> (LastError, Duration) {
+        let mut reported = LastError::from_arm(error, self.last_error.as_ref());
+        if !is_of_version {
+            return (reported, self.backoff.delay_after(error));
+        }
+        reported.message +=
+            ", although reads show the version that was sent; unless that changes, attempts are 30 s to 5 min apart";
+        (reported, self.backoff.next_long_delay())
+    }
+
+    /// The load balancer has another version: what was deferred because ARM refused the one before is due.
     pub(super) fn adopt_new_version(&mut self) {
+        self.refusals.retain(|refusal| !refusal.is_due_with_version);
         self.deferred.take_if(|deferred| deferred.is_due_with_version);
     }
 
@@ -210,19 +268,32 @@ impl Attempts {
                 LastError::new(ErrorClass::Retriable, "LeaseHeld", error.to_string(), previous),
                 LEASE_RETRY_DELAY,
             ),
-            Err(AttemptError::IntentNotRecorded(error)) => (
-                LastError::new(ErrorClass::Retriable, "NotRecorded", error.to_string(), previous),
-                self.backoff.next_delay(),
-            ),
-            Err(AttemptError::VersionRefused(error)) => {
-                let mut error = LastError::from_arm(&error, previous);
-                error.message += ", although reads show the version that was sent; unless that changes, attempts are 30 s to 5 min apart";
-                (error, self.backoff.next_long_delay())
+            Err(AttemptError::IntentNotRecorded(error)) => {
+                let mut reported = LastError::new(ErrorClass::Retriable, "NotRecorded", error.to_string(), previous);
+                // With ARM's code, so that the refusal is news.
+                if let Some(refusal) = plan.iter().find_map(|edit| self.refusal(edit)) {
+                    let message = format!("{}; and {}", refusal.error.message, reported.message);
+                    reported = LastError {
+                        message,
+                        ..refusal.error.clone()
+                    };
+                }
+                (reported, self.backoff.next_delay())
             }
+            Err(AttemptError::Refused) => {
+                let refusals = plan.iter().filter_map(|edit| self.refusal(edit));
+                let Some(next) = refusals.min_by_key(|refusal| refusal.until) else {
+                    self.deferred = None;
+                    return AfterAttempt::PlanAgain;
+                };
+                is_due_with_version = next.is_due_with_version;
+                (next.error.clone(), next.until - now)
+            }
+            Err(AttemptError::VersionRefused(error)) => self.failed(&error, true),
             Err(AttemptError::Arm(error)) => {
                 let wait = error.retry_after(now).filter(|_| !concerns_one_pool(&error));
                 retry_after = wait.map(|wait| now + wait);
-                (LastError::from_arm(&error, previous), self.backoff.delay_after(&error))
+                self.failed(&error, false)
             }
         };
         self.deferred = Some(DeferredPlan {

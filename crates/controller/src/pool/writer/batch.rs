@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::super::edit::{AppliedEdit, PoolEdit};
 use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
-use super::attempts::{AttemptError, concerns_one_pool};
+use super::attempts::{AttemptError, Attempts, concerns_one_pool};
 use super::documents::{Document, Documents};
 use super::single_pools::SinglePools;
 use super::written::{ReadBack, WrittenEdits};
@@ -35,6 +35,8 @@ pub(super) struct Batch {
     pub(super) documents: Documents,
     /// Not written again in this batch.
     rejected: HashSet<PoolId>,
+    /// The pools whose admin states ARM has refused in an earlier attempt, and that are not due again.
+    refused: HashSet<PoolId>,
     rejection: Option<AttemptError>,
     /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
     unrecorded: Option<IntentNotRecorded>,
@@ -73,11 +75,18 @@ enum BatchStep {
 }
 
 impl Batch {
-    pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
+    pub(super) fn new(
+        guard: LockGuard,
+        span: ReconcileSpan,
+        plan: Vec<PoolEdit>,
+        is_recording_failing: bool,
+        attempts: &Attempts,
+    ) -> Self {
         Self {
             guard,
             began: Instant::now(),
             span,
+            refused: attempts.refused_pools(&plan),
             plan,
             documents: Documents::default(),
             rejected: HashSet::new(),
@@ -106,6 +115,9 @@ impl Batch {
                     checked.extend(edit.members_only().map(|members| (members, false)));
                 }
                 _ if self.rejected.contains(&edit.pool) => {}
+                _ if self.refused.contains(&edit.pool) => {
+                    checked.extend(edit.members_only().map(|members| (members, false)));
+                }
                 read_back => checked.push((edit, read_back == ReadBack::Awaited)),
             }
         }
@@ -121,10 +133,25 @@ impl Batch {
         without_downs.or_else(|| open.first().filter(|_| self.unrecorded.is_none()).cloned())
     }
 
-    /// Why something of the plan is left. It decides when the next attempt begins: what could not be recorded waits for no refused pool.
-    fn take_error(&mut self) -> Option<AttemptError> {
-        let unrecorded = self.unrecorded.take().map(AttemptError::IntentNotRecorded);
-        unrecorded.or_else(|| self.rejection.take())
+    /// Why something of the plan is left. It decides when the next attempt begins: what could not be recorded waits for no refused pool,
+    /// which is left out of that attempt.
+    fn take_error(&mut self, attempts: &mut Attempts) -> Option<AttemptError> {
+        let rejection = self.rejection.take();
+        let Some(unrecorded) = self.unrecorded.take() else {
+            return rejection.or_else(|| (!self.refused.is_empty()).then_some(AttemptError::Refused));
+        };
+        if let Some(rejection) = rejection {
+            let refused = self.plan.iter().filter(|edit| self.rejected.contains(&edit.pool));
+            attempts.refuse(refused.cloned(), &rejection);
+        }
+        Some(AttemptError::IntentNotRecorded(unrecorded))
+    }
+
+    /// An edit could not be recorded: what needs no record is written first, but once. Returns the error that ends the attempt then.
+    fn fail_record(&mut self, error: IntentNotRecorded, attempts: &mut Attempts) -> Option<AttemptError> {
+        self.unrecorded = Some(error);
+        let was_failing = std::mem::replace(&mut self.is_recording_failing, true);
+        was_failing.then(|| self.take_error(attempts)).flatten()
     }
 
     fn reject(&mut self, pool: PoolId, error: AttemptError) {
@@ -257,7 +284,9 @@ impl PoolWriter {
         if batch.documents.are_single() && !edits.iter().all(PoolEdit::is_members_only) {
             return Ok(BatchStep::ReadAgain);
         }
-        if !edits.is_empty() {
+        if edits.is_empty() {
+            batch.refused.clear();
+        } else {
             batch.plan.clone_from(&edits);
         }
         let releases = *self.lock.released_by_others().borrow();
@@ -289,7 +318,10 @@ impl PoolWriter {
                 sleep(READ_BACK_INTERVAL).await;
                 return Ok(BatchStep::ReadAgain);
             }
-            NextWrite::Nothing => return batch.take_error().map_or(Ok(BatchStep::Complete), Err),
+            NextWrite::Nothing => {
+                let error = batch.take_error(&mut state.attempts);
+                return error.map_or(Ok(BatchStep::Complete), Err);
+            }
         };
         batch.documents.forget();
         let sets_down = edit.sets_down() || !applied.added_downs.is_empty();
@@ -297,17 +329,10 @@ impl PoolWriter {
         match planner.record_intent(&edit, &applied.added_downs).await {
             Ok(()) => batch.is_recording_failing &= !sets_down,
             Err(IntentNotRecorded::Outdated) => return Ok(BatchStep::ReadAgain),
+            Err(_) if edit.is_members_only() => return Ok(BatchStep::ReadAgain),
             Err(error) => {
-                if edit.is_members_only() {
-                    return Ok(BatchStep::ReadAgain);
-                }
-                if batch.is_recording_failing {
-                    // What needs no record is written already.
-                    return Err(AttemptError::IntentNotRecorded(error));
-                }
-                batch.is_recording_failing = true;
-                batch.unrecorded = Some(error);
-                return Ok(BatchStep::ReadAgain);
+                let error = batch.fail_record(error, &mut state.attempts);
+                return error.map_or(Ok(BatchStep::ReadAgain), Err);
             }
         }
         let etag = pool.as_ref().ok().map(|pool| pool.replaced().clone());

@@ -1,6 +1,8 @@
 //! Updates of members and admin states of the same pools: one writer, one PUT, and no admin state waits for members.
 
 use headgate_controller::admin_state::GuardSettings;
+use headgate_test_kubernetes::Fault;
+use hyper::Method;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use tokio::time::sleep;
@@ -122,6 +124,42 @@ async fn admin_states_that_cannot_be_written_do_not_hold_back_members() {
     sleep(2 * INTERVAL).await;
     assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
     assert_eq!(cluster.down(), ["node-1"]);
+}
+
+/// An attempt is repeated because nothing can be recorded, and leaves the admin states out that ARM has refused until a time.
+#[tokio::test(start_paused = true)]
+async fn members_do_not_wait_for_admin_states_of_their_pool_that_arm_has_refused() {
+    let options = Options {
+        guard: GuardSettings::DISABLED,
+        ..Options::of(&[
+            ("default-web", entries([1, 2], false)),
+            ("default-api", entries([1, 2], false)),
+        ])
+    };
+    let cluster = LocalCluster::with_web(options, &[1, 2]).await;
+    cluster.tick().await;
+    cluster.world.taint(1, &[SIGNAL]).await;
+    sleep(5 * SECOND).await;
+    cluster.faults.set_for(Fault::Status(403), |request| {
+        request.path.ends_with("/headgate-admin-state") && request.method != Method::GET
+    });
+    let refusal = json!({"answer": {"status": 409, "retryAfter": 300}});
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &refusal);
+    let refused = |cluster: &LocalCluster| cluster.requests("PUT", "/default-web");
+    let before = refused(&cluster);
+    cluster.world.taint(2, &[SIGNAL]).await;
+    cluster.world.taint(1, &[]).await;
+    sleep(2 * INTERVAL).await;
+    cluster.faults.set(Fault::None);
+    sleep(INTERVAL).await;
+    assert_eq!(refused(&cluster), before + 1, "refused once");
+    assert_eq!(
+        cluster.world.down("kubernetes", "default-api"),
+        ["node-2".to_owned()].into()
+    );
+    cluster.set_slice("web", "web-1", &[1, 2, 3]).await;
+    sleep(2 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2, 3]));
 }
 
 #[tokio::test(start_paused = true)]

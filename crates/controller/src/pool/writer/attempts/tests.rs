@@ -275,3 +275,49 @@ fn refusal_of_one_pool_stops_no_other() {
         assert_eq!(concerns_one_pool(&error), expected, "{error}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn refused_edit_is_left_out_of_sooner_attempts_until_its_own_time() {
+    let mut attempts = Attempts::default();
+    let refusal = |retry_after| AttemptError::Arm(refused(409, "", retry_after));
+    let down = |name| edit(name, Some(AdminState::Down));
+    attempts.refuse([down("a")].into_iter(), &refusal(Some(300)));
+    attempts.refuse([down("a"), down("b")].into_iter(), &refusal(Some(20)));
+    let left_out = |attempts: &Attempts, plan: &[PoolEdit]| -> Vec<String> {
+        let pools = attempts.refused_pools(plan);
+        plan.iter()
+            .filter(|edit| pools.contains(&edit.pool))
+            .map(|edit| edit.pool.name().to_owned())
+            .collect()
+    };
+    let plan = [down("a"), down("b"), down("c")];
+    assert_eq!(left_out(&attempts, &plan), ["a", "b"]);
+    assert_eq!(
+        left_out(&attempts, &[edit("a", Some(AdminState::None)), edit("b", None)]),
+        [""; 0]
+    );
+    let AfterAttempt::Failed(error) = end(&mut attempts, plan.to_vec(), Err(AttemptError::Refused)) else {
+        panic!("not reported");
+    };
+    assert!(error.message.contains("409"), "{error:?}");
+    assert_eq!(
+        attempts.deferred_until(&plan),
+        Some(Instant::now() + 20 * SECOND),
+        "the first that is due"
+    );
+    advance(20 * SECOND).await;
+    assert_eq!(left_out(&attempts, &plan), ["a"]);
+    attempts.adopt_success(&pool("a"));
+    assert_eq!(left_out(&attempts, &plan), [""; 0]);
+    assert!(matches!(
+        end(&mut attempts, plan.to_vec(), Err(AttemptError::Refused)),
+        AfterAttempt::PlanAgain
+    ));
+    attempts.refuse(
+        [down("a")].into_iter(),
+        &AttemptError::VersionRefused(refused(412, "", None)),
+    );
+    assert_eq!(left_out(&attempts, &plan), ["a"]);
+    attempts.adopt_new_version();
+    assert_eq!(left_out(&attempts, &plan), [""; 0]);
+}
