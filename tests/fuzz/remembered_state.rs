@@ -20,6 +20,7 @@ const WORDS: &[&[u8]] = &[
     b"\"kubelet-shutdown\"",
     b"\"since\":{",
     b"\"isDeleting\":true",
+    b"\"ends\":true",
     b"\"writtenAt\":",
     b"null",
     b"true",

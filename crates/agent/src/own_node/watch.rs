@@ -215,8 +215,13 @@ mod tests {
         let (watch, mut reports) = start_watch(Client::new(service, "default"));
         let watching = tokio::spawn(watch);
         let report = reports.wait_for(|report| report.node.is_some()).await.unwrap().clone();
-        assert!(report.node.unwrap().ends);
         watching.abort();
+        let now = Clock::System.now();
+        let stored = serde_json::to_string(&report.remembered(now)).unwrap();
+        assert!(report.node.unwrap().ends);
+        // An API server that is away after a restart does not change that.
+        let restarted = NodeReport::initial(serde_json::from_str(&stored).unwrap(), &SignalRules::default(), now);
+        assert!(restarted.node.unwrap().ends, "{stored}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -112,8 +112,8 @@ pub struct Node {
     #[serde(skip)]
     pub notice: Option<RecordedNotice>,
     /// Whether the Node says that the machine is about to end, or does not work, whatever its condition `Ready`: it is being deleted,
-    /// its VM is evicted or shut down, or it is out of service.
-    #[serde(skip)]
+    /// its VM is evicted or shut down, or it is out of service. Remembered itself: a condition that says so is kept only if a matcher
+    /// names it.
     pub ends: bool,
     /// The label that excludes the Node from load balancers (cloud-provider-azure `shouldNodeExcludedFromLoadBalancer`), with its
     /// value if that is Karpenter's.
@@ -226,6 +226,7 @@ impl NodeReader {
             name: metadata.name.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
             is_deleting,
+            ends: is_deleting || spec.taints.iter().any(is_terminal),
             control_plane: control_plane_label(&labels),
             lacks_agent: lacks_agent(&labels),
             labels: self.labels(labels),
@@ -370,7 +371,6 @@ impl Node {
     #[must_use]
     pub(super) fn with_derived_facts(mut self) -> Self {
         self.hold = NodeHold::from_annotations(&self.annotations, &self.uid);
-        self.ends = self.is_deleting || self.taints.iter().any(is_terminal);
         self.excluded = excluding_label(&self.labels);
         self
     }

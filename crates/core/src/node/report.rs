@@ -322,15 +322,18 @@ mod tests {
         let spot = json!({"key": "cloudprovider.azure.microsoft.com/draining", "value": "spot-eviction", "effect": "NoSchedule"});
         let excluded = json!({"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "karpenter"}});
         let unmanaged = json!({"labels": {"kubernetes.azure.com/managed": "False", "other": ""}});
-        for (metadata, taints) in [
-            (json!({}), json!([spot])),
-            (json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), json!([])),
-            (excluded, json!([])),
-            (unmanaged, json!([])),
-            (json!({}), json!([])),
+        // The last is whether a condition announces an eviction, which the agent adds to what is read here.
+        for (metadata, taints, is_preempted) in [
+            (json!({}), json!([spot]), false),
+            (json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), json!([]), false),
+            (excluded, json!([]), false),
+            (unmanaged, json!([]), false),
+            (json!({}), json!([]), false),
+            (json!({}), json!([]), true),
         ] {
             let object = json!({"metadata": metadata, "spec": {"taints": taints}});
-            let node = NodeReader::own(keys()).read(serde_json::from_value(object).unwrap());
+            let mut node = NodeReader::own(keys()).read(serde_json::from_value(object).unwrap());
+            node.ends |= is_preempted;
             let seen = NodeReport::initial(None, &keys(), at(1)).with_node(node.clone(), at(2));
             let stored = serde_json::to_string(&seen.remembered(at(2))).unwrap();
             let report = NodeReport::initial(serde_json::from_str(&stored).unwrap(), &keys(), at(8));
