@@ -95,7 +95,7 @@ fn verdicts_and_plans_after_each_measured_step() {
                 report = report.without_node();
                 targets.remove("n1");
             } else {
-                report = report.with_node(NodeReader::own(health.clone()).read(read(&node)), now);
+                report = report.with_node(read_node(read(&node), &NodeReader::own(health.clone())), now);
                 let leader = NodeReader {
                     rules: admin_state.clone(),
                     health_rules: health.clone(),
