@@ -33,7 +33,7 @@ pub(crate) enum What {
     /// A request for a Lease.
     Lease(LeaseRequest),
     /// A write of the ledger, with all entries after it.
-    Ledger(BTreeSet<String>),
+    Ledger(LedgerEntries),
     /// A controller stood still.
     Frozen(String),
     /// The wall clock of a controller's machine was set, to be ahead by so much, or behind.
@@ -62,6 +62,31 @@ pub(crate) fn carried_over(history: Vec<Event>) -> Vec<Event> {
         last.insert(name, event);
     }
     last.into_values().collect()
+}
+
+/// The entries of the ledger by their names.
+pub(crate) type LedgerEntries = BTreeMap<String, Stage>;
+
+/// What the ledger says of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Stage {
+    Intended,
+    Down,
+    /// Its `Down` was given back; the ledger keeps it, as an old copy of another writer's may bring that back.
+    Restored,
+}
+
+impl Stage {
+    /// That of an entry's text, which has a time behind it.
+    fn parse(text: &str) -> Self {
+        match text.split(' ').next() {
+            Some("intended") => Self::Intended,
+            Some("down") => Self::Down,
+            Some("restored") => Self::Restored,
+            _ => panic!("{text:?} is no stage of the ledger"),
+        }
+    }
 }
 
 /// A change of an etag; `None` is no resource.
@@ -274,20 +299,22 @@ pub(crate) fn from_audit(line: &Value) -> Option<Event> {
 }
 
 /// The entries of the ledger's text.
-pub(crate) fn ledger_entries(ledger: &str) -> BTreeSet<String> {
+pub(crate) fn ledger_entries(ledger: &str) -> LedgerEntries {
     let ledger: Value = serde_json::from_str(ledger).unwrap_or_default();
     let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let pools: Vec<_> = list(&ledger["pools"]).iter().map(text).collect();
-    let mut entries = BTreeSet::new();
+    let mut entries = LedgerEntries::new();
     for group in list(&ledger["entries"]) {
-        let places = group[0]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .flat_map(|(_, places)| list(places));
-        for pool in places.filter_map(|place| pools.get(usize::try_from(place.as_u64()?).ok()?)) {
-            entries.extend(list(&group[1]).iter().map(|key| format!("{pool} {}", text(key))));
+        for (stage, places) in group[0].as_object().into_iter().flatten() {
+            let (stage, places) = (Stage::parse(stage), list(places));
+            let in_pools = places
+                .iter()
+                .filter_map(|place| pools.get(usize::try_from(place.as_u64()?).ok()?));
+            for pool in in_pools {
+                let keys = list(&group[1]);
+                entries.extend(keys.iter().map(|key| (format!("{pool} {}", text(key)), stage)));
+            }
         }
     }
     entries
@@ -359,10 +386,13 @@ mod tests {
             (request.version.as_deref(), request.holder.as_str()),
             (Some("8"), "node-1_x")
         );
-        let text = r#"{"pools": ["/o", "/p"], "entries": [[{"down 2026-11-21T10:00:00Z": [1]}, ["10.0.0.4"]]]}"#;
+        let text = r#"{"pools": ["/o", "/p"], "entries": [
+            [{"down 2026-11-21T10:00:00Z": [1], "restored 2026-11-21T10:00:00Z": [0]}, ["10.0.0.4"]]]}"#;
         let ledger = from_audit(&line("configmaps", LEDGER, 200, json!({"data": {"ledger.json": text}})))
             .map(|event| event.what);
-        assert_eq!(ledger, Some(What::Ledger(BTreeSet::from(["/p 10.0.0.4".to_owned()]))));
+        let entries = [("/o 10.0.0.4", Stage::Restored), ("/p 10.0.0.4", Stage::Down)];
+        let entries = entries.map(|(name, stage)| (name.to_owned(), stage));
+        assert_eq!(ledger, Some(What::Ledger(LedgerEntries::from(entries))));
         assert_eq!(from_audit(&line("leases", "other", 200, Value::Null)), None);
     }
 }

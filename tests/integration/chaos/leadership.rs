@@ -79,8 +79,13 @@ fn not_held(
     (age > lasts?).then(|| format!("it was renewed at {renewed}, {age:#} before"))
 }
 
-/// Whether this controller had just been thawed, held both when it was frozen, and has not read the load balancer since.
-fn is_late(history: &[Event], request: &ArmRequest, held_at: impl Fn(Timestamp) -> bool, at: Timestamp) -> bool {
+/// Whether this controller had just been thawed, held what it needs when it was frozen, and has not read the load balancer since.
+pub(crate) fn is_late(
+    history: &[Event],
+    request: &ArmRequest,
+    held_at: impl Fn(Timestamp) -> bool,
+    at: Timestamp,
+) -> bool {
     let has_read_since = |thawed: Timestamp| {
         history.iter().any(|event| match &event.what {
             What::Arm(read) => {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::history::{
-    ArmRequest, Change, Event, LEADER_LEASE, LeaseRequest, Members, OperationEnd, Outcome, SHARED_LEASE, What,
+    ArmRequest, Change, Event, LEADER_LEASE, LeaseRequest, Members, OperationEnd, Outcome, SHARED_LEASE, Stage, What,
     ledger_entry,
 };
 
@@ -166,8 +166,13 @@ pub(crate) fn restored(begin: i64, end: i64, lost: &[&str]) -> Event {
     event(begin, end, What::Restored(entries(lost)))
 }
 
+/// A write of the ledger: these are `Down`, those with `~` before them given back.
 pub(crate) fn ledger(begin: i64, end: i64, addresses: &[&str]) -> Event {
-    event(begin, end, What::Ledger(entries(addresses)))
+    let entry = |address: &&str| match address.strip_prefix('~') {
+        Some(address) => (ledger_entry(BALANCER, "pool", address), Stage::Restored),
+        None => (ledger_entry(BALANCER, "pool", address), Stage::Down),
+    };
+    event(begin, end, What::Ledger(addresses.iter().map(entry).collect()))
 }
 
 fn entries(addresses: &[&str]) -> BTreeSet<String> {

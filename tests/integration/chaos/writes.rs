@@ -1,8 +1,11 @@
-//! What headgate writes: no member is lost that another writer has added, and each `Down` is in the ledger before it is written.
+//! What headgate writes: no member is lost that another writer has added, and each `Down` is recorded in the ledger before it is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{ArmRequest, Event, What, ledger_entry};
+use jiff::Timestamp;
+
+use super::history::{ArmRequest, Event, LedgerEntries, Stage, What, ledger_entry};
+use super::leadership::is_late;
 use super::{Findings, Violation};
 
 /// The members of each pool, as long as accepted writes alone say them.
@@ -98,22 +101,71 @@ fn entries_of(request: &ArmRequest) -> impl Iterator<Item = (String, bool)> {
     })
 }
 
-/// Each `Down` in the body is in the ledger as it was when the request arrived.
-fn check_ledger(history: &[Event], event: &Event, request: &ArmRequest, findings: &mut Findings) {
-    let history_before = &history[..history.partition_point(|other| other.begin <= event.begin)];
-    let mut known = BTreeSet::new();
-    for other in history_before {
-        match &other.what {
-            // The API server may log the end of a write late. Of two that end after the begin, either may be the one before it.
-            What::Ledger(entries) if other.end < event.begin => known.clone_from(entries),
-            What::Ledger(entries) => known.extend(entries.clone()),
-            _ => {}
+/// The ledger as it may be at this time. The API server may log the end of a write late: of two that end after it, either may be the one
+/// before it, and an entry that one of them records is recorded.
+fn ledger_at(history: &[Event], at: Timestamp) -> LedgerEntries {
+    let mut known = LedgerEntries::new();
+    for event in &history[..history.partition_point(|event| event.begin <= at)] {
+        let What::Ledger(entries) = &event.what else { continue };
+        if event.end < at {
+            known.clone_from(entries);
+            continue;
+        }
+        for (entry, stage) in entries {
+            if *stage != Stage::Restored || !known.contains_key(entry) {
+                known.insert(entry.clone(), *stage);
+            }
         }
     }
+    known
+}
+
+/// Whether the entry may have been `Down` in its pool before this request: a write made it so, and none that cannot be taken back said
+/// something else between the end of that and the request.
+fn may_have_been_down(history_before: &[Event], event: &Event, entry: &str) -> bool {
+    let written = |other: &Event| match &other.what {
+        What::Arm(request) if request.change.is_some() && !std::ptr::eq(other, event) => {
+            let has_pool = |pool: &String| entry.starts_with(&ledger_entry(&request.load_balancer, pool, ""));
+            let is_about_pool = request.pools.iter().flatten().any(|(pool, _)| has_pool(pool));
+            let is_down = entries_of(request).any(|(name, is_down)| is_down && name == entry);
+            is_about_pool.then_some((is_down, request.is_faulted))
+        }
+        _ => None,
+    };
+    let writes = history_before
+        .iter()
+        .filter_map(|other| Some((other, written(other)?)))
+        .collect::<Vec<_>>();
+    let is_undone = |down: &Event| {
+        let mut later = writes
+            .iter()
+            .filter(|(other, _)| down.end < other.begin && other.end < event.begin);
+        later.any(|(_, (is_down, is_faulted))| !is_down && !is_faulted)
+    };
+    let mut downs = writes.iter().filter(|(_, (is_down, _))| *is_down);
+    downs.any(|(down, _)| !is_undone(down))
+}
+
+/// Each `Down` in the body is in the ledger as it was when the request arrived. One that the ledger has as given back is so only if the pool
+/// had it already, or if its leader stood still since it had recorded it.
+fn check_ledger(history: &[Event], event: &Event, request: &ArmRequest, findings: &mut Findings) {
+    let history_before = &history[..history.partition_point(|other| other.begin <= event.begin)];
+    let known = ledger_at(history, event.begin);
+    let is_known = |entry: &str| match known.get(entry) {
+        Some(Stage::Intended | Stage::Down) => true,
+        Some(Stage::Restored) => {
+            let was_recorded = |at| {
+                let before = ledger_at(history, at);
+                before.get(entry).is_some_and(|stage| *stage != Stage::Restored)
+            };
+            may_have_been_down(history_before, event, entry) || is_late(history, request, was_recorded, event.begin)
+        }
+        None => false,
+    };
     let excused = lost_by_restores(history_before);
     let downs = entries_of(request).filter_map(|(entry, is_down)| is_down.then_some(entry));
     let missing: Vec<String> = downs
-        .filter(|entry| !known.contains(entry) && !excused.contains(entry))
+        .filter(|entry| !is_known(entry) && !excused.contains(entry))
         .collect();
     if !missing.is_empty() {
         let text = format!(
@@ -126,7 +178,7 @@ fn check_ledger(history: &[Event], event: &Event, request: &ArmRequest, findings
 
 #[cfg(test)]
 mod tests {
-    use super::super::made_up::{arm, ledger, restored};
+    use super::super::made_up::{arm, frozen, ledger, restored};
     use super::*;
 
     fn violations(history: &[Event]) -> Vec<&'static str> {
@@ -202,5 +254,41 @@ mod tests {
             ])
             .is_empty()
         );
+    }
+
+    /// The ledger remembers what was given back. A new `Down` of it has to be recorded again.
+    #[test]
+    fn a_down_that_was_given_back_is_recorded_again() {
+        let down = |at| arm("node-1", at, at + 1).with(&["!1", "2"]).puts("a", Some(("a", "b")));
+        let old_copy = |at| arm("cloud", at, at).with(&["!1", "2"]).puts("", Some(("a", "b")));
+        let gives_back = |at| arm("node-1", at, at + 1).with(&["1", "2"]);
+        let given_back = |at| gives_back(at).puts("a", Some(("a", "b")));
+        let after = |events: &[Event]| violations(&[&[ledger(0, 1, &["~1"])], events].concat());
+        assert_eq!(after(&[down(2)]), ["ledger"]);
+        assert!(after(&[ledger(2, 3, &["1"]), down(4)]).is_empty());
+        assert!(
+            after(&[ledger(2, 5, &["1"]), down(4)]).is_empty(),
+            "either may be the one before"
+        );
+        // What an old copy brought back is in the pool, and in the body of the next PUT.
+        assert!(after(&[old_copy(2), down(4)]).is_empty());
+        assert_eq!(after(&[old_copy(2), given_back(4), down(6)]), ["ledger"]);
+        let without_it = arm("cloud", 4, 5).with(&["2"]).puts("", Some(("a", "b")));
+        assert_eq!(after(&[old_copy(2), without_it, down(6)]), ["ledger"]);
+        let refused = arm("cloud", 2, 2).with(&["!1", "2"]).puts("a", None);
+        assert_eq!(after(&[refused, down(4)]), ["ledger"]);
+        // One with a fault may be taken back, and of two at once either may be the last.
+        let faulted = gives_back(4).faulted().puts("a", Some(("a", "b")));
+        assert!(after(&[old_copy(2), faulted, down(6)]).is_empty());
+        let slow_copy = arm("cloud", 2, 5).with(&["!1", "2"]).puts("", Some(("a", "b")));
+        assert!(after(&[slow_copy, given_back(3), down(6)]).is_empty());
+        // A leader that recorded it and then stood still may send it once the next one has found it given back.
+        let late = |first: &[&str], at| {
+            let thawed = frozen("node-1", 2, 10);
+            violations(&[ledger(0, 1, first), thawed, ledger(8, 9, &["~1"]), down(at)])
+        };
+        assert!(late(&["1"], 11).is_empty());
+        assert_eq!(late(&["~1"], 11), ["ledger"], "it had not recorded it");
+        assert_eq!(late(&["1"], 14), ["ledger"], "too late");
     }
 }

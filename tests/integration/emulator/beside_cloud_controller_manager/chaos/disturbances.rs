@@ -437,12 +437,12 @@ impl Chaos {
         self.shared.read_logs().await;
         let history = self.shared.history.lock().unwrap();
         let writes = history.iter().filter_map(|event| match &event.what {
-            What::Ledger(entries) => Some((event.end, entries)),
+            What::Ledger(entries) => Some((event.end, entries.keys().cloned().collect())),
             _ => None,
         });
         writes
             .max_by_key(|(end, _)| *end)
-            .map(|(_, entries)| entries.clone())
+            .map(|(_, entries): (_, BTreeSet<String>)| entries)
             .unwrap_or_default()
     }
 
@@ -468,7 +468,7 @@ impl Chaos {
         self.shared.read_logs().await;
         for event in self.shared.history.lock().unwrap().iter() {
             match &event.what {
-                What::Ledger(entries) if event.end >= taken_at => lost.extend(entries.iter().cloned()),
+                What::Ledger(entries) if event.end >= taken_at => lost.extend(entries.keys().cloned()),
                 _ => {}
             }
         }
