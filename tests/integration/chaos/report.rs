@@ -39,6 +39,8 @@ pub(crate) struct Report {
     pub(crate) connections: Connections,
     /// The signals in calm that the times below were measured with.
     pub(crate) signals_in_calm: u64,
+    /// Of these, signals during which the endpoints of a Service moved to the node and away again.
+    pub(crate) moves_in_calm: u64,
     pub(crate) longest_milliseconds_to_down: u64,
     /// Of a node to which the endpoints of a Service moved while it was `Down`.
     pub(crate) longest_milliseconds_to_service: u64,
@@ -102,6 +104,7 @@ impl Report {
                 self.connections.cut_by_removal,
             ),
             ("signals in calm", self.signals_in_calm),
+            ("of these with endpoints that moved there and away", self.moves_in_calm),
         ] {
             row(what, count.to_string());
         }

@@ -185,6 +185,9 @@ impl Chaos {
             if self.move_endpoints(before).await.is_some() {
                 let what = format!("the entries of {node} are Down without an endpoint");
                 self.wait_for_downs(SIGNAL_TIMEOUT, &what, is_down).await;
+                self.report.moves_in_calm += 1;
+            } else {
+                self.report.not_carried_out += 1;
             }
         } else {
             self.report.not_carried_out += 1;
@@ -426,6 +429,10 @@ async fn invariants_hold_through_all_disturbances() {
     assert!(
         length < ROUND || chaos.report.signals_in_calm > 0,
         "no signal was given in calm"
+    );
+    assert!(
+        length < ROUND || chaos.report.moves_in_calm > 0,
+        "no endpoint moved to a node with a signal in calm, and away"
     );
     assert!(chaos.report.puts_of_others > 0, "no other writer was accepted");
     assert!(
