@@ -49,6 +49,8 @@ pub struct RecordedRequest {
     pub query: BTreeMap<String, String>,
     /// Whether the request starts a watch.
     pub is_watch: bool,
+    /// Whether the Node of the pod that it names was unschedulable when it arrived; `None` if it names no pod of a Node.
+    pub is_node_cordoned: Option<bool>,
 }
 
 /// The state of all objects at one time.

@@ -89,21 +89,17 @@ async fn complete(world: &World, nodes: &[&str]) {
     assert!(is_clean(world), "the end state does not last");
 }
 
-/// Whether a pod that was asked to leave was so after the first write of its Node, which cordons that. By the order of the requests: the pod
+/// Whether a pod's Node was cordoned whenever the pod was asked to leave; `None` if it was not asked. As it was at each request: the pod
 /// terminates for 20 s, and a cordon may follow within the second.
-fn leaves_after_first_write(world: &World, pod: &str, node: &str) -> Option<bool> {
-    let requests = world.fake.requests();
-    let [eviction, deletion, node] = [
-        format!("/{pod}/eviction"),
-        format!("/pods/{pod}"),
-        format!("/nodes/{node}"),
-    ];
-    let asked = requests.iter().position(|request| {
+fn leaves_cordoned_node(world: &World, pod: &str) -> Option<bool> {
+    let [eviction, deletion] = [format!("/{pod}/eviction"), format!("/pods/{pod}")];
+    let mut asked = world.fake.requests();
+    asked.retain(|request| {
         let (method, path) = (&request.method, &request.path);
         (method == "POST" && path.ends_with(&eviction)) || (method == "DELETE" && path.ends_with(&deletion))
-    })?;
-    let mut before = requests[..asked].iter();
-    Some(before.any(|request| request.method != "GET" && request.path.ends_with(&node)))
+    });
+    let is_cordoned = asked.iter().all(|request| request.is_node_cordoned != Some(false));
+    (!asked.is_empty()).then_some(is_cordoned)
 }
 
 /// No pod leaves before its node is cordoned, and none of another node.
@@ -120,9 +116,8 @@ async fn maintenance_of_two_nodes(points: FaultPoints) {
         world.maintain("m", "Drain", &["one", "two"], &json!({})).await;
         until(&world, "the pods leave", |world| {
             for (node, pod) in [("one", "web-1"), ("two", "web-2")] {
-                let leaves_in_order = leaves_after_first_write(world, pod, node);
                 assert!(
-                    leaves_in_order.is_none_or(|in_order| in_order && world.isolation(node).0),
+                    leaves_cordoned_node(world, pod).is_none_or(|is_cordoned| is_cordoned && world.isolation(node).0),
                     "{pod} leaves before the cordon"
                 );
             }

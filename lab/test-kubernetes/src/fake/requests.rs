@@ -97,6 +97,7 @@ impl ParsedRequest {
             recorded: RecordedRequest {
                 at: Instant::now(),
                 is_watch: query.get("watch").is_some_and(|watch| watch == "true"),
+                is_node_cordoned: None,
                 method: parts.method,
                 path,
                 query,
@@ -170,7 +171,7 @@ impl FakeApi {
                 return Err(no_response().await.into());
             }
             Fault::None | Fault::Slow(_) if request.recorded.is_watch => {
-                self.record(&request.recorded);
+                self.record(&request);
                 sleep(latency).await;
                 return Ok(self.watch(&request, faults, restarts));
             }
@@ -186,10 +187,11 @@ impl FakeApi {
         response(status, &value)
     }
 
-    fn record(&self, recorded: &RecordedRequest) {
+    fn record(&self, request: &ParsedRequest) {
         let recorded = RecordedRequest {
             at: Instant::now(),
-            ..recorded.clone()
+            is_node_cordoned: self.store().is_node_cordoned(&request.key),
+            ..request.recorded.clone()
         };
         self.0.recorded.lock().unwrap().push(recorded);
     }
@@ -217,7 +219,7 @@ impl FakeApi {
     }
 
     fn answer(&self, request: &ParsedRequest) -> (u16, Value) {
-        self.record(&request.recorded);
+        self.record(request);
         let outcome = self.outcome(request);
         self.0.changes.send_replace(());
         if request.key.kind.name == "Pod" && request.recorded.method != Method::GET {

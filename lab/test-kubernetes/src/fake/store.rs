@@ -170,6 +170,13 @@ impl Store {
         })
     }
 
+    /// Whether a pod's Node is unschedulable; `None` if this is no pod of a Node.
+    pub(super) fn is_node_cordoned(&self, pod: &ObjectKey) -> Option<bool> {
+        let pod = self.get(pod).filter(|_| pod.kind.name == "Pod")?;
+        let node = self.get(&ObjectKey::new("v1", "nodes", "", pod["spec"]["nodeName"].as_str()?))?;
+        Some(node["spec"]["unschedulable"] == true)
+    }
+
     pub(super) fn read(&self, key: &ObjectKey) -> ApiResult {
         let object = self.objects.get(key).ok_or_else(|| not_found(key.kind, &key.name))?;
         Ok((200, object.clone()))
