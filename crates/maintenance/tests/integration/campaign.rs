@@ -515,7 +515,7 @@ fn path_of(object: &Value) -> String {
 }
 
 /// Whether the status says what the controller makes of an object, or the object ends. An accepted maintenance that has begun and may cordon
-/// its nodes has cordoned all of them: there is no limit here that has a node wait for room.
+/// its nodes lists each that its selector matches, and all of them are cordoned: there is no limit here that has a node wait for room.
 fn is_acted_on(object: &Value, cordoned: &BTreeSet<String>) -> bool {
     let (status, metadata, spec) = (&object["status"], &object["metadata"], &object["spec"]);
     if object["kind"] == "Evacuation" || metadata["namespace"].is_string() {
@@ -534,24 +534,30 @@ fn is_acted_on(object: &Value, cordoned: &BTreeSet<String>) -> bool {
         let name = node["nodeRef"]["name"].as_str();
         name.is_some_and(|name| cordoned.contains(name))
     };
-    let has_cordoned = !nodes.is_empty() && nodes.iter().all(is_cordoned);
+    let lists_all = !nodes.is_empty() && status["selectedNodes"] == nodes.len();
+    let has_cordoned = lists_all && nodes.iter().all(is_cordoned);
     status["observedGeneration"] == metadata["generation"] && (!takes_nodes || has_cordoned)
 }
 
 #[test]
 fn a_maintenance_is_acted_on_once_its_nodes_are_cordoned() {
-    let acted_on = |spec: Value, accepted: &str, nodes: &[&str]| {
+    let acted_on_of = |selected: usize, spec: Value, accepted: &str, nodes: &[&str]| {
         let nodes: Vec<_> = nodes.iter().map(|node| json!({"nodeRef": {"name": node}})).collect();
-        let status = json!({"observedGeneration": 2, "nodeStatuses": nodes,
+        let status = json!({"observedGeneration": 2, "selectedNodes": selected, "nodeStatuses": nodes,
             "conditions": [{"type": "Accepted", "status": accepted}]});
         let object = json!({"kind": "NodeMaintenance", "metadata": {"generation": 2}, "spec": spec, "status": status});
         is_acted_on(&object, &BTreeSet::from(["a".to_owned()]))
     };
+    let acted_on = |spec, accepted: &str, nodes: &[&str]| acted_on_of(nodes.len(), spec, accepted, nodes);
     for stage in ["Cordon", "Drain"] {
         let spec = json!({"stage": stage});
         assert!(acted_on(spec.clone(), "True", &["a"]));
         assert!(!acted_on(spec.clone(), "True", &["a", "b"]), "{stage}");
         assert!(!acted_on(spec.clone(), "True", &[]), "{stage}: it has not begun");
+        assert!(
+            !acted_on_of(2, spec.clone(), "True", &["a"]),
+            "{stage}: it leaves one out"
+        );
         assert!(acted_on(spec, "False", &[]), "{stage}: it selects no node");
         assert!(acted_on(json!({"stage": stage, "dryRun": true}), "True", &["b"]));
     }
