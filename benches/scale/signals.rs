@@ -1,6 +1,6 @@
 //! Signals one after the other, and the time from each PATCH until the leader has read the Node's entries as `Down`: that of its event.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep};
 use crate::azure_emulator::node_name;
 use crate::documents::SIGNAL;
 use crate::measuring::figures::{float, percentile, rounded};
+use crate::measuring::output::say;
 
 /// The leader's event about a Node of which it has read every entry as `Down`.
 const DOWN: &str = "LoadBalancerAdminStateDown";
@@ -46,9 +47,10 @@ pub(crate) struct Latencies {
     pub(crate) times: Vec<(f64, f64)>,
 }
 
-/// The signals without a time, by Node, and the times of the others.
+/// How many signals were sent, those without a time, by Node, and the times of the others.
 #[derive(Default)]
 pub(crate) struct Signals {
+    sent: Cell<usize>,
     open: RefCell<HashMap<String, Sent>>,
     times: RefCell<Vec<(Instant, Duration)>>,
 }
@@ -66,6 +68,7 @@ impl Signals {
             at: Instant::now(),
             wall: Timestamp::now(),
         };
+        self.sent.set(self.sent.get() + 1);
         self.open.borrow_mut().insert(node_name(node), sent);
         Ok(set(client, node, true).await?)
     }
@@ -89,7 +92,11 @@ impl Signals {
                 }
             }
             tokio::select! {
-                event = events.next() => self.note(&event.context("events")?.context("events")?),
+                event = events.next() => match event.context("the watch of events has ended")? {
+                    Ok(event) => self.note(&event),
+                    // It goes on after a pause.
+                    Err(error) => say(&format!("watching events: {error}")),
+                },
                 () = sleep(LOOK) => {}
             }
         }
@@ -119,7 +126,7 @@ impl Signals {
         let (sum, longest): (Duration, _) = (took.iter().sum(), took.iter().max());
         let (longest, downs) = (longest.copied().unwrap_or_default(), took.len());
         // One that was not seen took longer than all others.
-        let signals = downs + self.open.borrow().len();
+        let signals = self.sent.get();
         took.resize(signals, Duration::MAX);
         let shared = |per_mille| {
             Some(percentile(&took, per_mille))

@@ -335,7 +335,7 @@ impl PoolWriter {
         let LeaseRequest { span, plan, .. } = request;
         match acquired {
             Ok(guard) => {
-                let batch = Batch::new(guard, span.clone(), plan, state.is_recording_failing, &state.attempts);
+                let batch = Batch::new(guard, span.clone(), plan, state.is_recording_failing);
                 span.run(self.read(Box::new(batch), state, planner)).await
             }
             Err(error) => {

@@ -215,10 +215,10 @@ async fn what_could_not_be_recorded_does_not_wait_for_a_refused_pool() {
         let is_down = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes-IPv6"].contains("node-3");
         let took = cluster.until("the other pool", is_down).await;
         assert!(took < 25 * SECOND, "{refusal}: {took:?}");
-        // The refused pool goes on waiting for its own time.
+        // Once its `Down` could be recorded the refused pool was tried again, and waits for its own time.
         cluster.clear_faults();
         let is_down = |cluster: &TestCluster| cluster.down()["kubernetes/kubernetes"].contains("node-3");
-        sleep(100 * SECOND).await;
+        sleep(250 * SECOND).await;
         cluster.until("the refused pool", is_down).await;
         cluster.settle(&["node-3"]).await;
     }

@@ -1,6 +1,6 @@
 //! What a failed attempt leaves for the next one: the last error, and when the same plan is due again. Pure but for the log.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, LoadBalancerId, PoolId};
@@ -80,10 +80,11 @@ pub(super) struct Attempts {
     /// The pools whose PUT or whose own read ended an attempt, the last one at the end, and when each first did.
     failed_pools: Vec<(PoolId, Instant)>,
     refusals: Vec<Refusal>,
+    refusal_backoff: Backoff,
 }
 
 /// What ARM refused in an attempt that is repeated before this edit is due again.
-struct Refusal {
+pub(super) struct Refusal {
     edit: PoolEdit,
     until: Instant,
     error: LastError,
@@ -147,48 +148,35 @@ impl Attempts {
         });
     }
 
-    /// Remembers what ARM refused where the attempt is repeated sooner, because something else of it could not be recorded.
+    /// Remembers the edits that ARM refused in an attempt that is repeated sooner, because something else of it could not be recorded.
     pub(super) fn refuse(&mut self, edits: impl Iterator<Item = PoolEdit>, error: &AttemptError) {
         let (error, is_due_with_version) = match error {
             AttemptError::VersionRefused(error) => (error, true),
             AttemptError::Arm(error) => (error, false),
             _ => return,
         };
-        let (error, delay) = self.failed(error, is_due_with_version);
+        let (error, delay) = failed(
+            error,
+            is_due_with_version,
+            self.last_error.as_ref(),
+            &mut self.refusal_backoff,
+        );
         let until = Instant::now() + delay;
         for edit in edits {
-            if self.refusal(&edit).is_none() {
-                self.refusals.retain(|refusal| refusal.edit.pool != edit.pool);
-                self.refusals.push(Refusal {
-                    edit,
-                    until,
-                    error: error.clone(),
-                    is_due_with_version,
-                });
-            }
+            self.refusals.retain(|refusal| refusal.edit.pool != edit.pool);
+            self.refusals.push(Refusal {
+                edit,
+                until,
+                error: error.clone(),
+                is_due_with_version,
+            });
         }
     }
 
-    /// The pools of this plan that ARM has refused, and that are not due again.
-    pub(super) fn refused_pools(&self, plan: &[PoolEdit]) -> HashSet<PoolId> {
-        let refused = plan.iter().filter(|edit| self.refusal(edit).is_some());
-        refused.map(|edit| edit.pool.clone()).collect()
-    }
-
-    fn refusal(&self, edit: &PoolEdit) -> Option<&Refusal> {
+    /// Why this edit is left out: ARM has refused the same, and it is not due again.
+    pub(super) fn refusal(&self, edit: &PoolEdit) -> Option<&Refusal> {
         let is_refused = |refusal: &&Refusal| Instant::now() < refusal.until && refusal.edit.is_equivalent(edit);
         self.refusals.iter().find(is_refused)
-    }
-
-    /// How a failed request to ARM is reported, and how long the next attempt waits. `is_of_version` is whether ARM refuses a version.
-    fn failed(&mut self, error: &ArmError, is_of_version: bool) -> (LastError, Duration) {
-        let mut reported = LastError::from_arm(error, self.last_error.as_ref());
-        if !is_of_version {
-            return (reported, self.backoff.delay_after(error));
-        }
-        reported.message +=
-            ", although reads show the version that was sent; unless that changes, attempts are 30 s to 5 min apart";
-        (reported, self.backoff.next_long_delay())
     }
 
     /// The load balancer has another version: what was deferred because ARM refused the one before is due.
@@ -270,30 +258,34 @@ impl Attempts {
             ),
             Err(AttemptError::IntentNotRecorded(error)) => {
                 let mut reported = LastError::new(ErrorClass::Retriable, "NotRecorded", error.to_string(), previous);
-                // With ARM's code, so that the refusal is news.
-                if let Some(refusal) = plan.iter().find_map(|edit| self.refusal(edit)) {
-                    let message = format!("{}; and {}", refusal.error.message, reported.message);
-                    reported = LastError {
-                        message,
-                        ..refusal.error.clone()
-                    };
+                // With both codes, so that it is news beside each.
+                let now_refused = |refusal: &&Refusal| now < refusal.until;
+                if let Some(Refusal { error: refused, .. }) = self.refusals.iter().find(now_refused) {
+                    reported.code = format!("{}, {}", reported.code, refused.code);
+                    reported.message = format!("{}; and {}", reported.message, refused.message);
                 }
                 (reported, self.backoff.next_delay())
             }
             Err(AttemptError::Refused) => {
-                let refusals = plan.iter().filter_map(|edit| self.refusal(edit));
-                let Some(next) = refusals.min_by_key(|refusal| refusal.until) else {
+                let edits = plan.iter().filter(|edit| !edit.is_members_only());
+                let refusals: Option<Vec<_>> = edits.map(|edit| self.refusal(edit)).collect();
+                let next = |refusals: &Vec<&Refusal>| {
+                    is_due_with_version = refusals.iter().any(|refusal| refusal.is_due_with_version);
+                    let next = refusals.iter().min_by_key(|refusal| refusal.until)?;
+                    Some((next.error.clone(), next.until - now))
+                };
+                // Otherwise something is due that was not when the attempt read.
+                let Some(next) = refusals.as_ref().and_then(next) else {
                     self.deferred = None;
                     return AfterAttempt::PlanAgain;
                 };
-                is_due_with_version = next.is_due_with_version;
-                (next.error.clone(), next.until - now)
+                next
             }
-            Err(AttemptError::VersionRefused(error)) => self.failed(&error, true),
+            Err(AttemptError::VersionRefused(error)) => failed(&error, true, previous, &mut self.backoff),
             Err(AttemptError::Arm(error)) => {
                 let wait = error.retry_after(now).filter(|_| !concerns_one_pool(&error));
                 retry_after = wait.map(|wait| now + wait);
-                self.failed(&error, false)
+                failed(&error, false, previous, &mut self.backoff)
             }
         };
         self.deferred = Some(DeferredPlan {
@@ -340,6 +332,22 @@ impl Attempts {
         self.last_error = Some(error.clone());
         error
     }
+}
+
+/// How a failed request to ARM is reported, and how long the next attempt waits. `is_of_version` is whether ARM refuses a version.
+fn failed(
+    error: &ArmError,
+    is_of_version: bool,
+    previous: Option<&LastError>,
+    backoff: &mut Backoff,
+) -> (LastError, Duration) {
+    let mut reported = LastError::from_arm(error, previous);
+    if !is_of_version {
+        return (reported, backoff.delay_after(error));
+    }
+    reported.message +=
+        ", although reads show the version that was sent; unless that changes, attempts are 30 s to 5 min apart";
+    (reported, backoff.next_long_delay())
 }
 
 /// Whether both plans set the same admin states.

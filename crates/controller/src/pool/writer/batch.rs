@@ -1,6 +1,6 @@
 //! The part of the writer's work under the shared Lease: pool after pool, each from a read of its own.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,10 +33,10 @@ pub(super) struct Batch {
     plan: Vec<PoolEdit>,
     /// What the last read left for a write.
     pub(super) documents: Documents,
-    /// Not written again in this batch.
-    rejected: HashSet<PoolId>,
-    /// The pools whose admin states ARM has refused in an earlier attempt, and that are not due again.
-    refused: HashSet<PoolId>,
+    /// The edits that were rejected; their pools are not written again in this batch.
+    rejected: HashMap<PoolId, PoolEdit>,
+    /// Whether an edit is left out that ARM has refused in an earlier attempt.
+    has_refused: bool,
     rejection: Option<AttemptError>,
     /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
     unrecorded: Option<IntentNotRecorded>,
@@ -75,21 +75,15 @@ enum BatchStep {
 }
 
 impl Batch {
-    pub(super) fn new(
-        guard: LockGuard,
-        span: ReconcileSpan,
-        plan: Vec<PoolEdit>,
-        is_recording_failing: bool,
-        attempts: &Attempts,
-    ) -> Self {
+    pub(super) fn new(guard: LockGuard, span: ReconcileSpan, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
         Self {
             guard,
             began: Instant::now(),
             span,
-            refused: attempts.refused_pools(&plan),
             plan,
             documents: Documents::default(),
-            rejected: HashSet::new(),
+            rejected: HashMap::new(),
+            has_refused: false,
             rejection: None,
             unrecorded: None,
             is_recording_failing,
@@ -103,9 +97,11 @@ impl Batch {
         &mut self,
         edits: Vec<PoolEdit>,
         written: &mut WrittenEdits,
+        attempts: &Attempts,
         releases: u64,
     ) -> Vec<(PoolEdit, bool)> {
         let mut checked = Vec::new();
+        self.has_refused = false;
         for edit in edits {
             match written.check(&edit, self.began, releases) {
                 ReadBack::Ignored => {
@@ -114,8 +110,9 @@ impl Batch {
                     self.plan.retain(|planned| planned.pool != edit.pool);
                     checked.extend(edit.members_only().map(|members| (members, false)));
                 }
-                _ if self.rejected.contains(&edit.pool) => {}
-                _ if self.refused.contains(&edit.pool) => {
+                _ if self.rejected.contains_key(&edit.pool) => {}
+                _ if attempts.refusal(&edit).is_some() => {
+                    self.has_refused = true;
                     checked.extend(edit.members_only().map(|members| (members, false)));
                 }
                 read_back => checked.push((edit, read_back == ReadBack::Awaited)),
@@ -125,11 +122,12 @@ impl Batch {
     }
 
     /// The edit to write next. Giving back never waits for a record that fails: an edit with both parts is split then.
-    fn next_edit(&self, open: &[PoolEdit]) -> Option<PoolEdit> {
+    fn next_edit(&self, open: &[PoolEdit], attempts: &Attempts) -> Option<PoolEdit> {
         if !self.is_recording_failing {
             return open.first().cloned();
         }
-        let without_downs = open.iter().find_map(PoolEdit::without_downs);
+        let mut without_downs = open.iter().filter_map(PoolEdit::without_downs);
+        let without_downs = without_downs.find(|edit| attempts.refusal(edit).is_none());
         without_downs.or_else(|| open.first().filter(|_| self.unrecorded.is_none()).cloned())
     }
 
@@ -138,11 +136,10 @@ impl Batch {
     fn take_error(&mut self, attempts: &mut Attempts) -> Option<AttemptError> {
         let rejection = self.rejection.take();
         let Some(unrecorded) = self.unrecorded.take() else {
-            return rejection.or_else(|| (!self.refused.is_empty()).then_some(AttemptError::Refused));
+            return rejection.or_else(|| self.has_refused.then_some(AttemptError::Refused));
         };
         if let Some(rejection) = rejection {
-            let refused = self.plan.iter().filter(|edit| self.rejected.contains(&edit.pool));
-            attempts.refuse(refused.cloned(), &rejection);
+            attempts.refuse(self.rejected.values().cloned(), &rejection);
         }
         Some(AttemptError::IntentNotRecorded(unrecorded))
     }
@@ -154,11 +151,11 @@ impl Batch {
         was_failing.then(|| self.take_error(attempts)).flatten()
     }
 
-    fn reject(&mut self, pool: PoolId, error: AttemptError) {
+    fn reject(&mut self, edit: PoolEdit, error: AttemptError) {
         if !self.rejection.as_ref().is_some_and(may_pass_soon) {
             self.rejection = Some(error);
         }
-        self.rejected.insert(pool);
+        self.rejected.insert(edit.pool.clone(), edit);
     }
 }
 
@@ -284,18 +281,16 @@ impl PoolWriter {
         if batch.documents.are_single() && !edits.iter().all(PoolEdit::is_members_only) {
             return Ok(BatchStep::ReadAgain);
         }
-        if edits.is_empty() {
-            batch.refused.clear();
-        } else {
+        if !edits.is_empty() {
             batch.plan.clone_from(&edits);
         }
         let releases = *self.lock.released_by_others().borrow();
-        let edits = batch.check_read_backs(edits, &mut state.written, releases);
+        let edits = batch.check_read_backs(edits, &mut state.written, &state.attempts, releases);
         let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
         let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
         let mut open: Vec<_> = open.map(|(edit, _)| edit).collect();
         state.attempts.take_failed_last(&mut open);
-        if batch.next_edit(&open).is_some() {
+        if batch.next_edit(&open, &state.attempts).is_some() {
             if !batch.guard.accepts_writes() {
                 let has_written = batch.has_written;
                 return Err(AttemptError::HoldClosed { has_written });
@@ -367,12 +362,12 @@ impl PoolWriter {
             Err(error)
                 if edit.is_members_only() && !error.is_throttled() || with_members && concerns_one_pool(&error) => {}
             Err(error) if state.replaced.is_refused_for_long(&edit.pool, &error) => {
-                batch.reject(edit.pool, AttemptError::VersionRefused(error));
+                batch.reject(edit, AttemptError::VersionRefused(error));
             }
             Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
                 batch.stale_writes += 1;
             }
-            Err(error) if concerns_one_pool(&error) => batch.reject(edit.pool, error.into()),
+            Err(error) if concerns_one_pool(&error) => batch.reject(edit, error.into()),
             Err(error) => {
                 state.attempts.fail_pool(edit.pool);
                 return Err(error.into());
@@ -389,7 +384,7 @@ impl PoolWriter {
         state: &mut State,
         planner: &mut P,
     ) -> Result<NextWrite, AttemptError> {
-        while let Some(mut edit) = batch.next_edit(open) {
+        while let Some(mut edit) = batch.next_edit(open, &state.attempts) {
             let deadline = Instant::now() + READ_TIMEOUT;
             let read = tokio::select! {
                 read = batch.documents.take(&self.arm, &edit.pool, deadline) => read,

@@ -132,11 +132,11 @@ async fn members_do_not_wait_for_admin_states_of_their_pool_that_arm_has_refused
     let options = Options {
         guard: GuardSettings::DISABLED,
         ..Options::of(&[
-            ("default-web", entries([1, 2], false)),
+            ("default-web", entries([1], false)),
             ("default-api", entries([1, 2], false)),
         ])
     };
-    let cluster = LocalCluster::with_web(options, &[1, 2]).await;
+    let cluster = LocalCluster::with_web(options, &[1]).await;
     cluster.tick().await;
     cluster.world.taint(1, &[SIGNAL]).await;
     sleep(5 * SECOND).await;

@@ -282,42 +282,54 @@ async fn refused_edit_is_left_out_of_sooner_attempts_until_its_own_time() {
     let refusal = |retry_after| AttemptError::Arm(refused(409, "", retry_after));
     let down = |name| edit(name, Some(AdminState::Down));
     attempts.refuse([down("a")].into_iter(), &refusal(Some(300)));
-    attempts.refuse([down("a"), down("b")].into_iter(), &refusal(Some(20)));
-    let left_out = |attempts: &Attempts, plan: &[PoolEdit]| -> Vec<String> {
-        let pools = attempts.refused_pools(plan);
+    attempts.refuse([down("b")].into_iter(), &refusal(Some(20)));
+    let is_left_out = |attempts: &Attempts, plan: &[PoolEdit]| {
         plan.iter()
-            .filter(|edit| pools.contains(&edit.pool))
-            .map(|edit| edit.pool.name().to_owned())
-            .collect()
+            .map(|edit| attempts.refusal(edit).is_some())
+            .collect::<Vec<_>>()
     };
-    let plan = [down("a"), down("b"), down("c")];
-    assert_eq!(left_out(&attempts, &plan), ["a", "b"]);
-    assert_eq!(
-        left_out(&attempts, &[edit("a", Some(AdminState::None)), edit("b", None)]),
-        [""; 0]
-    );
+    let plan = [down("a"), down("b")];
+    assert_eq!(is_left_out(&attempts, &plan), [true, true]);
+    let others = [edit("a", Some(AdminState::None)), edit("b", None), down("c")];
+    assert_eq!(is_left_out(&attempts, &others), [false, false, false]);
+    {
+        let plan = vec![others[0].clone(), down("b")];
+        let after = end(&mut attempts, plan.clone(), Err(AttemptError::Refused));
+        assert!(matches!(after, AfterAttempt::PlanAgain), "what is new is not deferred");
+        assert_eq!(attempts.deferred_until(&plan), None);
+    }
     let AfterAttempt::Failed(error) = end(&mut attempts, plan.to_vec(), Err(AttemptError::Refused)) else {
         panic!("not reported");
     };
     assert!(error.message.contains("409"), "{error:?}");
+    let first = Instant::now() + 20 * SECOND;
+    assert_eq!(attempts.deferred_until(&plan), Some(first), "the first that is due");
+    let unrecorded = || AttemptError::IntentNotRecorded(IntentNotRecorded::Ledger("away".to_owned()));
+    let AfterAttempt::Failed(both) = end(&mut attempts, plan.to_vec(), Err(unrecorded())) else {
+        panic!("not reported");
+    };
+    assert!(
+        both.message.contains("away") && both.message.contains("409"),
+        "{both:?}"
+    );
+    assert_ne!(both.code, error.code);
     assert_eq!(
         attempts.deferred_until(&plan),
-        Some(Instant::now() + 20 * SECOND),
-        "the first that is due"
+        Some(Instant::now() + SECOND / 10),
+        "the refusals have waits of their own"
     );
     advance(20 * SECOND).await;
-    assert_eq!(left_out(&attempts, &plan), ["a"]);
+    assert_eq!(is_left_out(&attempts, &plan), [true, false]);
     attempts.adopt_success(&pool("a"));
-    assert_eq!(left_out(&attempts, &plan), [""; 0]);
-    assert!(matches!(
-        end(&mut attempts, plan.to_vec(), Err(AttemptError::Refused)),
-        AfterAttempt::PlanAgain
-    ));
+    assert_eq!(is_left_out(&attempts, &plan), [false, false]);
+    attempts.refuse([down("b")].into_iter(), &refusal(Some(200)));
     attempts.refuse(
         [down("a")].into_iter(),
         &AttemptError::VersionRefused(refused(412, "", None)),
     );
-    assert_eq!(left_out(&attempts, &plan), ["a"]);
+    end(&mut attempts, plan.to_vec(), Err(AttemptError::Refused));
+    assert!(attempts.deferred_until(&plan).is_some());
     attempts.adopt_new_version();
-    assert_eq!(left_out(&attempts, &plan), [""; 0]);
+    assert_eq!(is_left_out(&attempts, &plan), [false, true]);
+    assert_eq!(attempts.deferred_until(&plan), None);
 }
