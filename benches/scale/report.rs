@@ -233,7 +233,11 @@ impl Report {
         for phase in &self.phases {
             let Some(times) = &phase.signals else { continue };
             let seconds = |seconds: f64| format!("{seconds:.2} s");
-            let of_all = |time: Option<f64>| time.map_or_else(|| format!("of {} not stated", times.downs), seconds);
+            let not_stated = match times.signals - times.downs {
+                0 => format!("of {} not stated", times.signals),
+                unseen => format!("of {}, {unseen} of them not seen, not stated", times.signals),
+            };
+            let of_all = |time: Option<f64>| time.map_or_else(|| not_stated.clone(), seconds);
             row(
                 &mut text,
                 &[

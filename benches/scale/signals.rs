@@ -25,7 +25,7 @@ use crate::measuring::output::say;
 const DOWN: &str = "LoadBalancerAdminStateDown";
 /// Between two looks at whether signals are still to come.
 const LOOK: Duration = Duration::from_millis(100);
-/// From so many times a 99th percentile is stated.
+/// From so many signals on, seen or not, a 99th percentile is stated.
 const LEAST_FOR_P99: usize = 300;
 
 /// Times from signals to `Down`.
