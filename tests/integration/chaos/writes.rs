@@ -261,8 +261,8 @@ mod tests {
     fn a_down_that_was_given_back_is_recorded_again() {
         let down = |at| arm("node-1", at, at + 1).with(&["!1", "2"]).puts("a", Some(("a", "b")));
         let old_copy = |at| arm("cloud", at, at).with(&["!1", "2"]).puts("", Some(("a", "b")));
-        let gives_back = |at| arm("node-1", at, at + 1).with(&["1", "2"]);
-        let given_back = |at| gives_back(at).puts("a", Some(("a", "b")));
+        let without_down = |at| arm("node-1", at, at + 1).with(&["1", "2"]);
+        let given_back = |at| without_down(at).puts("a", Some(("a", "b")));
         let after = |events: &[Event]| violations(&[&[ledger(0, 1, &["~1"])], events].concat());
         assert_eq!(after(&[down(2)]), ["ledger"]);
         assert!(after(&[ledger(2, 3, &["1"]), down(4)]).is_empty());
@@ -278,7 +278,7 @@ mod tests {
         let refused = arm("cloud", 2, 2).with(&["!1", "2"]).puts("a", None);
         assert_eq!(after(&[refused, down(4)]), ["ledger"]);
         // One with a fault may be taken back, and of two at once either may be the last.
-        let faulted = gives_back(4).faulted().puts("a", Some(("a", "b")));
+        let faulted = without_down(4).faulted().puts("a", Some(("a", "b")));
         assert!(after(&[old_copy(2), faulted, down(6)]).is_empty());
         let slow_copy = arm("cloud", 2, 5).with(&["!1", "2"]).puts("", Some(("a", "b")));
         assert!(after(&[slow_copy, given_back(3), down(6)]).is_empty());
