@@ -39,7 +39,7 @@ const BACK_AFTER: Duration = Duration::from_millis(5500);
 const ARM_WRITES_PER_SECOND: f64 = 1000.0 / 300.0;
 /// A busier machine measures itself: what is late does not cost, and what waits is written together.
 const MOST_BUSY_PERCENT: f64 = 95.0;
-/// Within 290 s each agent lists its own Node once.
+/// Within 290 s each agent watches its own Node anew.
 const LEAST_REST_SECONDS: f64 = 300.0;
 /// For what a phase waits for.
 const PATIENCE: Duration = Duration::from_mins(5);

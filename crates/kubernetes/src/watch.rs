@@ -10,7 +10,8 @@
 //! `list_pages` bounds the bytes of a page, and the silence of a list: kube bounds that of a watch only, and TCP does not detect a peer whose
 //! proxy still acknowledges.
 //!
-//! Before a watch resumes, `resume` verifies that the API server's `resourceVersion` has not gone backwards.
+//! Before a watch resumes, `resume` verifies that the API server's `resourceVersion` has not gone backwards. The list of a stream of one object is
+//! the beginning of its watch: `streaming_list`.
 //!
 //! An object that cannot be decoded is skipped and never makes others unreadable: `undecodable_objects`.
 //!
@@ -21,6 +22,7 @@ mod error;
 mod list_pages;
 mod reporter;
 mod resume;
+mod streaming_list;
 mod undecodable_objects;
 
 use std::fmt::Debug;
@@ -29,6 +31,7 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
+use http_body_util::BodyExt as _;
 use hyper::Request;
 use kube::client::Body;
 use kube::runtime::watcher::{self, Event};
@@ -44,6 +47,7 @@ pub use error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
 use list_pages::{PageLimit, received};
 pub use reporter::WatchReporter;
 use resume::{Resumption, Verification, is_watch};
+use streaming_list::StreamingList;
 pub use undecodable_objects::{UndecodableObjects, register_undecodable_objects};
 
 /// How long an accepted watch must stay without an error before it ends a failure. Some errors follow each
@@ -64,12 +68,9 @@ where
     K: Resource<DynamicType: Default> + Clone + Default + DeserializeOwned + Debug + Send + 'static,
 {
     let is_of_one = |fields: &String| fields.starts_with("metadata.name=");
-    let verification = if config.field_selector.as_ref().is_some_and(is_of_one) {
-        Verification::List
-    } else {
-        Verification::Version
-    };
-    let (client, observed) = observe(client, verification);
+    let list = config.field_selector.as_ref().is_some_and(is_of_one);
+    let list = list.then(|| StreamingList::new(config.timeout));
+    let (client, observed) = observe(client, list);
     let events = watcher::watcher(api(client), config);
     let verifies = |event: &Event<Decoded<K>>| !matches!(event, Event::Init | Event::InitApply(_));
     let mut skipping = reporter.skipping(K::kind(&K::DynamicType::default()).into_owned());
@@ -93,7 +94,7 @@ pub(crate) fn watch_object<K>(
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let (client, observed) = observe(client, Verification::List);
+    let (client, observed) = observe(client, Some(StreamingList::new(None)));
     let states = watcher::watch_object(api(client), name);
     supervise(states, |_| true, observed, reporter.for_object(name))
 }
@@ -114,8 +115,13 @@ struct Observed {
     short_watches: ShortWatches,
 }
 
-/// A client of the same API server that verifies watches before they resume, and what is known of its requests.
-fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
+/// A client of the same API server that verifies watches before they resume, and what is known of its requests. A stream of one object lists it.
+fn observe(client: &Client, list: Option<StreamingList>) -> (Client, Observed) {
+    let verification = if list.is_some() {
+        Verification::List
+    } else {
+        Verification::Version
+    };
     let (sender, responses) = watch::channel(Responses::default());
     let resumption = Resumption::new(verification);
     let verifier = resumption.clone();
@@ -125,7 +131,7 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
     let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
     let service = tower::service_fn(move |request: Request<Body>| {
         let (inner, sender, verifier) = (inner.clone(), sender.clone(), verifier.clone());
-        let (last_watch, page_limit) = (last_watch.clone(), page_limit.clone());
+        let (last_watch, page_limit, list) = (last_watch.clone(), page_limit.clone(), list.clone());
         let is_watch = is_watch(&request);
         async move {
             if is_watch && let Some(delay) = last_watch.delay() {
@@ -134,17 +140,32 @@ fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
             }
             let uri = request.uri().clone();
             if let Some(expired) = verifier.verify(&inner, &uri).await? {
-                return Ok(expired);
+                return Ok(expired.map(Body::boxed_unsync));
             }
             let response = if is_watch {
-                let response = inner.send(request).await?;
-                if response.status().is_success() {
-                    response
+                if let Some(changes) = list.as_ref().and_then(|list| list.take_changes(&uri)) {
+                    changes
                 } else {
-                    received(response).await?
+                    let response = inner.send(request).await?;
+                    let is_accepted = response.status().is_success();
+                    let response = if is_accepted {
+                        response
+                    } else {
+                        received(response).await?
+                    };
+                    response.map(Body::boxed_unsync)
                 }
             } else {
-                page_limit.send(&inner, request).await?
+                let (head, _) = request.into_parts();
+                let streamed = match &list {
+                    Some(list) => list.request(&inner, &head).await?,
+                    None => None,
+                };
+                let response = match streamed {
+                    Some(response) => response,
+                    None => page_limit.send(&inner, head).await?,
+                };
+                response.map(Body::boxed_unsync)
             };
             if response.status().is_success() {
                 verifier.succeeded(is_watch);

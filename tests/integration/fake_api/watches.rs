@@ -1,18 +1,24 @@
 //! Lists and watches: their events, the version from which they start, and their end.
 
 use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures::TryStreamExt as _;
-use headgate_kubernetes::{LOAD_BALANCER_SERVICES, with_selection_fallback};
+use futures::{StreamExt as _, TryStreamExt as _};
+use headgate_core::clock::Clock;
+use headgate_kubernetes::{
+    LOAD_BALANCER_SERVICES, WatchErrorCounter, WatchReporter, watch_events, with_selection_fallback,
+};
 use headgate_test_kubernetes::{FakeApi, control_plane, is_kubernetes_1_30, own_control_plane};
-use k8s_openapi::api::core::v1::Service;
+use hyper::Request;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, WatchParams};
+use kube::client::Body;
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{NAMESPACE, Requests, by_name, code, config_map, config_maps, parse, resource_version};
 
@@ -209,7 +215,7 @@ async fn a_restart_of_the_fake_compacts_the_history() {
 
 #[tokio::test]
 async fn a_restart_of_kube_apiserver_compacts_the_history() {
-    let control_plane = Mutex::new(own_control_plane().await);
+    let control_plane = tokio::sync::Mutex::new(own_control_plane().await);
     let client = Client::try_from(control_plane.lock().await.client_config()).unwrap();
     let stop = async || control_plane.lock().await.stop_apiserver().await;
     let start = async || control_plane.lock().await.start_apiserver().await.unwrap();
@@ -217,7 +223,72 @@ async fn a_restart_of_kube_apiserver_compacts_the_history() {
     control_plane.into_inner().stop().await;
 }
 
+/// The product's stream of one object: what it shows, and what it asks the API server for.
+async fn a_stream_of_one_object_needs_no_list(client: Client, name: &str) {
+    let queries = Arc::new(Mutex::new(Vec::new()));
+    let (inner, seen) = (client.clone(), Arc::clone(&queries));
+    let recording = tower::service_fn(move |request: Request<Body>| {
+        seen.lock()
+            .unwrap()
+            .push(request.uri().query().unwrap_or_default().to_owned());
+        let inner = inner.clone();
+        async move { inner.send(request).await }
+    });
+    let recording = Client::new(recording, NAMESPACE);
+    let reporter = WatchReporter::new("configmaps", WatchErrorCounter::default(), Clock::System);
+    let named = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let began = Instant::now();
+    let mut events = watch_events::<ConfigMap>(&recording, Api::default_namespaced, named, reporter);
+    let mut next = async || {
+        timeout(Duration::from_secs(10), events.next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap()
+    };
+    let maps = config_maps(client.clone());
+    let mut shown = Vec::new();
+    for step in 0..3 {
+        let event = next().await;
+        shown.push(match event {
+            watcher::Event::Init => ("init", String::new()),
+            watcher::Event::InitDone => {
+                println!(
+                    "an object that does not exist is known to be missing after {:?}",
+                    began.elapsed()
+                );
+                maps.create(config_map(name, "1")).await.unwrap();
+                ("init done", String::new())
+            }
+            watcher::Event::InitApply(map) | watcher::Event::Apply(map) => ("apply", map.data.unwrap()["text"].clone()),
+            watcher::Event::Delete(map) => ("delete", map.name_any()),
+        });
+        if step == 2 {
+            maps.merge(name, json!({"data": {"text": "2"}})).await.unwrap();
+        }
+    }
+    assert_eq!(
+        shown,
+        [("init", ""), ("init done", ""), ("apply", "1")].map(|(event, text)| (event, text.to_owned()))
+    );
+    assert!(matches!(next().await, watcher::Event::Apply(map) if map.data.as_ref().unwrap()["text"] == "2"));
+    maps.delete(name, &DeleteParams::default()).await.unwrap();
+    assert!(matches!(next().await, watcher::Event::Delete(_)));
+    let queries = queries.lock().unwrap().clone();
+    let kinds: Vec<_> = queries
+        .iter()
+        .map(|query| (query.contains("watch=true"), query.contains("sendInitialEvents=true")))
+        .collect();
+    let expected: &[_] = if is_kubernetes_1_30(&client).await {
+        &[(true, true), (false, false), (true, false)]
+    } else {
+        &[(true, true)]
+    };
+    assert_eq!(kinds, expected, "{queries:?}");
+}
+
 on_both! {
+    a_stream_of_one_object_needs_no_list
     services_are_selected_by_type
     endpoint_slices_are_listed_and_watched
     a_list_selects_by_name_and_has_pages

@@ -26,7 +26,7 @@ impl Metrics {
             ),
             lists: table.metric(
                 "headgate_node_watch_lists",
-                "Lists of the own Node: at the start, in each period of the watch (290 s), and at each restart of it",
+                "Lists of the own Node, with the watches that begin with one: at the start, in each period of the watch (290 s), and at each restart of it",
             ),
         }
     }

@@ -141,13 +141,20 @@ mod tests {
         let list = json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},
             "items": [{"metadata": metadata, "spec": {"taints": [{"key": "drain"}]}}]});
         let first = Arc::new(Mutex::new(Some(list.to_string())));
-        let service = tower::service_fn(move |_: Request<Body>| {
-            let first = first.lock().unwrap().take();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_streaming = request
+                .uri()
+                .query()
+                .is_some_and(|query| query.contains("sendInitialEvents"));
+            let first = first.lock().unwrap().take_if(|_| !is_streaming);
             async move {
-                if let Some(list) = first {
-                    return Ok(Response::new(Body::from(list.into_bytes())));
-                }
                 let body = |text: &str| Body::from(text.as_bytes().to_vec());
+                if is_streaming {
+                    return Ok(Response::builder().status(422).body(body("")).unwrap());
+                }
+                if let Some(list) = first {
+                    return Ok(Response::new(body(&list)));
+                }
                 match answer {
                     Answer::Status(code) => {
                         let status =

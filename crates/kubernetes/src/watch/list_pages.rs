@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use hyper::body::{Bytes, Frame};
+use hyper::http::request::Parts;
 use hyper::{Request, Response, Uri};
 use kube::Client;
 use kube::client::Body;
@@ -37,8 +39,7 @@ impl Default for PageLimit {
 
 impl PageLimit {
     /// Sends the request for a page, which has no body. The response has its whole body.
-    pub(super) async fn send(&self, client: &Client, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
-        let (head, _) = request.into_parts();
+    pub(super) async fn send(&self, client: &Client, head: Parts) -> Result<Response<Body>, kube::Error> {
         let uri = head.uri.clone();
         loop {
             let limit = self.0.load(Ordering::Relaxed);
@@ -84,11 +85,8 @@ async fn received_up_to(
 ) -> Result<Option<(Response<Body>, usize)>, kube::Error> {
     let (head, mut body) = response.into_parts();
     let mut received = Vec::new();
-    while let Some(frame) = timeout(FRAME_TIMEOUT, body.frame())
-        .await
-        .map_err(|_| kube::Error::Service("the API server stopped sending a response".into()))?
-    {
-        if let Some(data) = frame?.data_ref() {
+    while let Some(frame) = next_frame(&mut body).await? {
+        if let Some(data) = frame.data_ref() {
             if data.len() > max_bytes.saturating_sub(received.len()) {
                 return Ok(None);
             }
@@ -97,6 +95,13 @@ async fn received_up_to(
     }
     let bytes = received.len();
     Ok(Some((Response::from_parts(head, received.into()), bytes)))
+}
+
+/// The next part of a response that must not be silent for long; `None` at its end.
+pub(super) async fn next_frame(body: &mut Body) -> Result<Option<Frame<Bytes>>, kube::Error> {
+    let frame = timeout(FRAME_TIMEOUT, body.frame()).await;
+    let frame = frame.map_err(|_| kube::Error::Service("the API server stopped sending a response".into()))?;
+    frame.transpose()
 }
 
 /// The limit that a request names.

@@ -1,7 +1,8 @@
 //! What is verified before a watch resumes, because the API server's `resourceVersion` may have gone backwards, as after a
 //! restore of etcd: a watch from a version in the future gets no events until the versions have caught up, and no error either.
 //!
-//! A stream of one object lists it again, whatever its version: that is one small request, and so would be any check. Another
+//! A stream of one object lists it again, whatever its version: that is no request more, since the list is the beginning of the next watch
+//! (`streaming_list`). Another
 //! stream requests the current version with a list of one object, and lists everything again only if that version is older
 //! than the watch's, or than the one that it was shown before. No outdated cache answers these requests, because they name no version. A
 //! list or check is enough for all attempts to start a watch until one is accepted or the API server cannot be reached.
@@ -61,13 +62,13 @@ struct Verified {
 
 /// The parameters of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Parameters {
+pub(super) struct Parameters {
     is_watch: bool,
-    version: Option<u64>,
+    pub(super) version: Option<u64>,
 }
 
 impl Parameters {
-    fn new(uri: &Uri) -> Self {
+    pub(super) fn new(uri: &Uri) -> Self {
         let mut parameters = Self::default();
         for pair in uri.query().unwrap_or_default().split('&') {
             match pair.split_once('=') {

@@ -97,9 +97,11 @@ impl ApiServer {
     fn answer(&self, request: &Request<Body>) -> Result<Response<ResponseBody>, std::io::Error> {
         let query = request.uri().query().unwrap_or_default();
         let is_watch = query.contains("watch=true");
-        // The verification before a watch resumes is not what these tests are about.
+        // The verification before a watch resumes, and streaming lists, are not what these tests are about.
         let answer = if query == "limit=1" {
             Answer::List
+        } else if query.contains("sendInitialEvents") {
+            Answer::Status(422)
         } else {
             (self.answer)(self.record(is_watch), is_watch)
         };

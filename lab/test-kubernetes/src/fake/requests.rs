@@ -88,10 +88,6 @@ impl ParsedRequest {
                 (label.to_owned(), value.to_owned())
             })
             .collect();
-        assert!(
-            !query.contains_key("sendInitialEvents"),
-            "the fake has no streaming lists"
-        );
         let content = parts.headers.get("content-type").and_then(|it| it.to_str().ok());
         Ok(Self {
             recorded: RecordedRequest {
@@ -117,6 +113,18 @@ impl ParsedRequest {
             fields: self.fields.clone(),
             labels: self.labels.clone(),
         }
+    }
+
+    /// Whether it is a watch that begins with all objects, of the present version.
+    pub(super) fn is_streaming_list(&self) -> bool {
+        let query = &self.recorded.query;
+        let is_streaming = query.get("sendInitialEvents").is_some_and(|value| value == "true");
+        let version = query.get("resourceVersionMatch").map(String::as_str);
+        assert!(
+            !is_streaming || version == Some("NotOlderThan") && !query.contains_key("resourceVersion"),
+            "the fake has no such streaming list: {query:?}"
+        );
+        is_streaming
     }
 
     /// Whether the path names one object.
@@ -169,6 +177,10 @@ impl FakeApi {
             Fault::AnswerLost => {
                 self.answer(&request);
                 return Err(no_response().await.into());
+            }
+            // Fault points know lists, and the watches that follow them.
+            Fault::None | Fault::Slow(_) if request.is_streaming_list() && faults.points.is_some() => {
+                api_error(422, "Invalid", "the fake has no streaming lists beside fault points")
             }
             Fault::None | Fault::Slow(_) if request.recorded.is_watch => {
                 self.record(&request);

@@ -7,7 +7,7 @@ use futures::stream;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::Response;
 use hyper::body::{Bytes, Frame};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower::BoxError;
@@ -64,6 +64,9 @@ impl FakeApi {
             watch.version = store.version();
             let added = |(_, object): (&ObjectKey, &Value)| line("ADDED", object);
             watch.pending = store.objects(&watch.selector).map(added).collect();
+            if request.is_streaming_list() {
+                watch.pending.push_back(initial_events_end(watch.version));
+            }
         }
         let points = watch.faults.points.as_ref();
         if points.is_some_and(|points| points.take_expired(&watch.recorded.path)) {
@@ -80,6 +83,13 @@ impl FakeApi {
 /// An event, with its members in the order of the API server's.
 fn line(kind: &str, object: &Value) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
+}
+
+/// The event after those of a streaming list.
+fn initial_events_end(version: u64) -> String {
+    let metadata =
+        json!({"resourceVersion": version.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}});
+    line("BOOKMARK", &json!({"metadata": metadata}))
 }
 
 impl WatchStream {

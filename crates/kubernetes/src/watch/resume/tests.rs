@@ -24,7 +24,7 @@ struct ApiServer(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     version: u64,
-    /// When everything was listed, and the version that the list showed.
+    /// When everything was listed, also by a streaming list, which is a watch besides; and the version that the list showed.
     lists: Vec<(Instant, u64)>,
     checks: usize,
     watches: usize,
@@ -69,12 +69,20 @@ impl ApiServer {
                 *unavailable.status_mut() = hyper::StatusCode::SERVICE_UNAVAILABLE;
                 return Ok(unavailable);
             }
+            let is_streaming_list = parameter("sendInitialEvents").is_some();
+            if is_streaming_list {
+                assert_eq!(parameter("resourceVersion"), None);
+                let version = state.version;
+                state.lists.push((Instant::now(), version));
+            }
             state.watches += 1;
             let seconds: u64 = parameter("timeoutSeconds").map_or(290, |seconds| seconds.parse().unwrap());
-            let frames = futures::stream::once(async move {
+            let version = state.version;
+            let first = is_streaming_list.then(|| Ok(Frame::data(initial_events(version).into())));
+            let frames = futures::stream::iter(first).chain(futures::stream::once(async move {
                 sleep(Duration::from_secs(seconds)).await;
                 Ok(Frame::data(Bytes::new()))
-            });
+            }));
             return Ok(Response::new(StreamBody::new(frames).boxed_unsync()));
         }
         let version = state.version;
@@ -92,6 +100,15 @@ impl ApiServer {
         let body = Full::from(text).map_err(|never| match never {});
         Ok(Response::new(body.boxed_unsync()))
     }
+}
+
+/// What a streaming list of the Node begins with.
+fn initial_events(version: u64) -> String {
+    format!(
+        r#"{{"type":"ADDED","object":{{"metadata":{{"name":"n","resourceVersion":"{version}"}}}}}}
+{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}
+"#
+    )
 }
 
 /// Reads a stream in the background, and returns its failure.
@@ -131,7 +148,7 @@ async fn versions_that_go_backwards_lead_to_a_list_within_one_period_of_the_watc
 }
 
 #[tokio::test(start_paused = true)]
-async fn stream_of_one_object_lists_it_in_each_period() {
+async fn stream_of_one_object_lists_it_in_each_period_with_the_request_of_its_watch() {
     let api_server = ApiServer::default();
     api_server.state().version = 1000;
     let failure = read(&api_server, watcher::Config::default().fields("metadata.name=n"));
