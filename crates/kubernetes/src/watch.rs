@@ -142,28 +142,27 @@ fn observe(client: &Client, list: Option<StreamingList>) -> (Client, Observed) {
             if let Some(expired) = verifier.verify(&inner, &uri).await? {
                 return Ok(expired.map(Body::boxed_unsync));
             }
-            let response = if is_watch {
-                if let Some(changes) = list.as_ref().and_then(|list| list.take_changes(&uri)) {
-                    changes
-                } else {
+            let changes = list.as_ref().filter(|_| is_watch);
+            let response = if let Some(changes) = changes.and_then(StreamingList::take_changes) {
+                changes
+            } else {
+                let response = if is_watch {
                     let response = inner.send(request).await?;
-                    let is_accepted = response.status().is_success();
-                    let response = if is_accepted {
+                    if response.status().is_success() {
                         response
                     } else {
                         received(response).await?
+                    }
+                } else {
+                    let (head, _) = request.into_parts();
+                    let streamed = match &list {
+                        Some(list) => list.request(&inner, &head).await?,
+                        None => None,
                     };
-                    response.map(Body::boxed_unsync)
-                }
-            } else {
-                let (head, _) = request.into_parts();
-                let streamed = match &list {
-                    Some(list) => list.request(&inner, &head).await?,
-                    None => None,
-                };
-                let response = match streamed {
-                    Some(response) => response,
-                    None => page_limit.send(&inner, head).await?,
+                    match streamed {
+                        Some(response) => response,
+                        None => page_limit.send(&inner, head).await?,
+                    }
                 };
                 response.map(Body::boxed_unsync)
             };

@@ -18,7 +18,7 @@ use kube::client::Body;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::{NAMESPACE, Requests, by_name, code, config_map, config_maps, parse, resource_version};
 
@@ -237,7 +237,6 @@ async fn a_stream_of_one_object_needs_no_list(client: Client, name: &str) {
     let recording = Client::new(recording, NAMESPACE);
     let reporter = WatchReporter::new("configmaps", WatchErrorCounter::default(), Clock::System);
     let named = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let began = Instant::now();
     let mut events = watch_events::<ConfigMap>(&recording, Api::default_namespaced, named, reporter);
     let mut next = async || {
         timeout(Duration::from_secs(10), events.next())
@@ -253,10 +252,6 @@ async fn a_stream_of_one_object_needs_no_list(client: Client, name: &str) {
         shown.push(match event {
             watcher::Event::Init => ("init", String::new()),
             watcher::Event::InitDone => {
-                println!(
-                    "an object that does not exist is known to be missing after {:?}",
-                    began.elapsed()
-                );
                 maps.create(config_map(name, "1")).await.unwrap();
                 ("init done", String::new())
             }

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use hyper::body::{Bytes, Frame};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, Uri};
 use kube::Client;
@@ -25,7 +24,7 @@ const FIRST_LIMIT: u32 = 100;
 /// The factor between one limit and the next.
 const STEP: u32 = 4;
 /// Limit of the time without a byte of a list, or of an error, after its head. A large one may take any time.
-const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The most objects in a page of one stream.
 #[derive(Clone, Debug)]
@@ -85,8 +84,11 @@ async fn received_up_to(
 ) -> Result<Option<(Response<Body>, usize)>, kube::Error> {
     let (head, mut body) = response.into_parts();
     let mut received = Vec::new();
-    while let Some(frame) = next_frame(&mut body).await? {
-        if let Some(data) = frame.data_ref() {
+    while let Some(frame) = timeout(FRAME_TIMEOUT, body.frame())
+        .await
+        .map_err(|_| kube::Error::Service("the API server stopped sending a response".into()))?
+    {
+        if let Some(data) = frame?.data_ref() {
             if data.len() > max_bytes.saturating_sub(received.len()) {
                 return Ok(None);
             }
@@ -95,13 +97,6 @@ async fn received_up_to(
     }
     let bytes = received.len();
     Ok(Some((Response::from_parts(head, received.into()), bytes)))
-}
-
-/// The next part of a response that must not be silent for long; `None` at its end.
-pub(super) async fn next_frame(body: &mut Body) -> Result<Option<Frame<Bytes>>, kube::Error> {
-    let frame = timeout(FRAME_TIMEOUT, body.frame()).await;
-    let frame = frame.map_err(|_| kube::Error::Service("the API server stopped sending a response".into()))?;
-    frame.transpose()
 }
 
 /// The limit that a request names.

@@ -1,11 +1,10 @@
 //! What is verified before a watch resumes, because the API server's `resourceVersion` may have gone backwards, as after a
 //! restore of etcd: a watch from a version in the future gets no events until the versions have caught up, and no error either.
 //!
-//! A stream of one object lists it again, whatever its version: that is no request more, since the list is the beginning of the next watch
-//! (`streaming_list`). Another
-//! stream requests the current version with a list of one object, and lists everything again only if that version is older
-//! than the watch's, or than the one that it was shown before. No outdated cache answers these requests, because they name no version. A
-//! list or check is enough for all attempts to start a watch until one is accepted or the API server cannot be reached.
+//! A stream of one object lists it again, whatever its version: where the API server has streaming lists, that is no request more, since the list is
+//! the beginning of the next watch (`streaming_list`). Another stream requests the current version with a list of one object, and lists everything
+//! again only if that version is older than the watch's, or than the one that it was shown before. No outdated cache answers these requests, because
+//! they name no version. A list or check is enough for all attempts to start a watch until one is accepted or the API server cannot be reached.
 //!
 //! To have a list, the watch is answered as the API server answers one whose version it no longer has.
 
@@ -62,13 +61,13 @@ struct Verified {
 
 /// The parameters of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Parameters {
+struct Parameters {
     is_watch: bool,
-    pub(super) version: Option<u64>,
+    version: Option<u64>,
 }
 
 impl Parameters {
-    pub(super) fn new(uri: &Uri) -> Self {
+    fn new(uri: &Uri) -> Self {
         let mut parameters = Self::default();
         for pair in uri.query().unwrap_or_default().split('&') {
             match pair.split_once('=') {

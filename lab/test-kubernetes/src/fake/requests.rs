@@ -178,7 +178,7 @@ impl FakeApi {
                 self.answer(&request);
                 return Err(no_response().await.into());
             }
-            // Fault points know lists, and the watches that follow them.
+            // As an API server that has none: fault points are in lists, and in the watches that follow them.
             Fault::None | Fault::Slow(_) if request.is_streaming_list() && faults.points.is_some() => {
                 api_error(422, "Invalid", "the fake has no streaming lists beside fault points")
             }

@@ -32,6 +32,8 @@ struct State {
     is_away: bool,
     /// Whether watches get a 503.
     refuses_watches: bool,
+    /// Whether streaming lists get a 422.
+    lacks_streaming_lists: bool,
 }
 
 impl ApiServer {
@@ -64,10 +66,15 @@ impl ApiServer {
             pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
         };
         if parameter("watch") == Some("true") {
-            if state.refuses_watches {
-                let mut unavailable = Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
-                *unavailable.status_mut() = hyper::StatusCode::SERVICE_UNAVAILABLE;
-                return Ok(unavailable);
+            let is_lacking = state.lacks_streaming_lists && parameter("sendInitialEvents").is_some();
+            if is_lacking || state.refuses_watches {
+                let mut refused = Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
+                *refused.status_mut() = if is_lacking {
+                    hyper::StatusCode::UNPROCESSABLE_ENTITY
+                } else {
+                    hyper::StatusCode::SERVICE_UNAVAILABLE
+                };
+                return Ok(refused);
             }
             let is_streaming_list = parameter("sendInitialEvents").is_some();
             if is_streaming_list {
@@ -158,12 +165,18 @@ async fn stream_of_one_object_lists_it_in_each_period_with_the_request_of_its_wa
     assert_eq!(*failure.borrow(), None);
 }
 
-/// Streams of all Nodes and of one, whose watches last so many seconds, and their failures.
-fn both_streams(period: u32) -> impl Iterator<Item = (ApiServer, watch::Receiver<Option<super::super::WatchFailure>>)> {
-    [Some("metadata.name=n"), None].into_iter().map(move |fields| {
-        println!("{fields:?}");
+/// Streams of all Nodes and of one, with streaming lists and without, whose watches last so many seconds, and their failures.
+fn all_streams(period: u32) -> impl Iterator<Item = (ApiServer, watch::Receiver<Option<super::super::WatchFailure>>)> {
+    let streams = [
+        (Some("metadata.name=n"), false),
+        (Some("metadata.name=n"), true),
+        (None, true),
+    ];
+    streams.into_iter().map(move |(fields, lacks_streaming_lists)| {
+        println!("{fields:?} {lacks_streaming_lists}");
         let api_server = ApiServer::default();
         api_server.state().version = 1000;
+        api_server.state().lacks_streaming_lists = lacks_streaming_lists;
         let config = watcher::Config::default().timeout(period);
         let failure = read(&api_server, fields.into_iter().fold(config, watcher::Config::fields));
         (api_server, failure)
@@ -172,7 +185,7 @@ fn both_streams(period: u32) -> impl Iterator<Item = (ApiServer, watch::Receiver
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_ends_with_a_verification_even_if_it_began_right_after_a_list() {
-    for (api_server, failure) in both_streams(20) {
+    for (api_server, failure) in all_streams(20) {
         sleep(Duration::from_secs(5)).await;
         api_server.state().is_away = true;
         sleep(Duration::from_mins(2)).await;
@@ -188,7 +201,7 @@ async fn an_outage_ends_with_a_verification_even_if_it_began_right_after_a_list(
 
 #[tokio::test(start_paused = true)]
 async fn a_short_outage_right_after_a_verification_ends_with_another_one() {
-    for (api_server, failure) in both_streams(3) {
+    for (api_server, failure) in all_streams(3) {
         // The first watch has ended after 3 s.
         sleep(Duration::from_secs(4)).await;
         api_server.state().is_away = true;
@@ -204,7 +217,7 @@ async fn a_short_outage_right_after_a_verification_ends_with_another_one() {
 
 #[tokio::test(start_paused = true)]
 async fn watches_that_are_refused_after_a_list_end_with_a_verification() {
-    for (api_server, failure) in both_streams(290) {
+    for (api_server, failure) in all_streams(290) {
         api_server.state().refuses_watches = true;
         sleep(Duration::from_secs(5)).await;
         assert!(failure.borrow().is_some());

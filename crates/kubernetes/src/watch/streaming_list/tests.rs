@@ -1,5 +1,6 @@
 //! Streaming lists of a Node, and answers that are none, in paused time.
 
+use std::future::ready;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -18,7 +19,10 @@ const CHANGED: &str =
 const DELETED: &str = r#"{"type":"DELETED","object":{"metadata":{"name":"n","resourceVersion":"9"}}}"#;
 const BOOKMARK: &str =
     r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"6"}}}"#;
-const END: &str = r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
+const END: &str = concat!(
+    r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"7","#,
+    r#""annotations":{"k8s.io/initial-events-end":"true"}}}}"#
+);
 const ERROR: &str =
     r#"{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"InternalError","code":500}}"#;
 /// What a list shows.
@@ -30,17 +34,21 @@ const PERIOD: Duration = Duration::from_secs(290);
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Status(u16),
-    /// These lines, in frames of so many bytes; and the end, or nothing for the rest of the period.
+    /// These lines, in frames of so many bytes, and what follows.
     Lines(&'static [&'static str], usize, After),
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum After {
     Ends,
+    /// Nothing for the rest of the period.
     IsSilent,
+    /// A change every ten seconds.
+    Changes,
 }
-use After::{Ends, IsSilent};
-use Answer::{Lines, Status};
+use After::{Changes, Ends, IsSilent};
+use Answer::{Lines, Refused, Status};
 
 /// The requests: of streaming lists, of lists, and of watches from a version.
 type Requests = Arc<Mutex<[usize; 3]>>;
@@ -58,6 +66,7 @@ fn client(answer: Answer, requests: &Requests) -> Client {
         let kind = kind.iter().position(|is_kind| *is_kind).unwrap();
         requests.lock().unwrap()[kind] += 1;
         let (status, lines, size, after): (_, &[_], _, _) = match (kind, answer) {
+            (0, Refused) => return ready(Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))),
             (0, Status(status)) => (status, &[], 100, Ends),
             (0, Lines(lines, size, after)) => (200, lines, size, after),
             (1, _) => (200, &[LISTED], 100, Ends),
@@ -72,14 +81,25 @@ fn client(answer: Answer, requests: &Requests) -> Client {
             .chunks(size)
             .map(|frame| Ok(Frame::data(Bytes::copy_from_slice(frame))))
             .collect();
-        let rest = stream::once(async move {
-            if matches!(after, IsSilent) {
-                sleep(PERIOD).await;
+        let (times, pause) = match after {
+            Ends => (0, Duration::ZERO),
+            IsSilent => (1, PERIOD),
+            Changes => (29, PERIOD / 29),
+        };
+        let text = if matches!(after, Changes) {
+            format!("{CHANGED}\n")
+        } else {
+            String::new()
+        };
+        let rest = stream::iter(0..times).then(move |_| {
+            let text = text.clone();
+            async move {
+                sleep(pause).await;
+                Ok::<_, std::io::Error>(Frame::data(text.into()))
             }
-            Ok::<_, std::io::Error>(Frame::data(Bytes::new()))
         });
         let body = StreamBody::new(stream::iter(frames).chain(rest));
-        async move { Ok::<_, std::io::Error>(Response::builder().status(status).body(body).unwrap()) }
+        ready(Ok(Response::builder().status(status).body(body).unwrap()))
     });
     Client::new(service, "default")
 }
@@ -126,27 +146,43 @@ async fn the_list_and_the_changes_after_it_are_one_response() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_no_streaming_list_becomes_a_list() {
-    // The streaming lists of three periods: where the API server refuses them there is only one.
-    for (answer, streaming_lists) in [
-        (Status(422), 1),
-        (Status(400), 1),
-        (Lines(&[ERROR], 1000, Ends), 3),
-        (Lines(&[NODE], 1000, Ends), 3),
-        (Lines(&[], 1000, Ends), 3),
-        (Lines(&["{}"], 1000, Ends), 3),
-        (Lines(&[NODE, "no JSON", END], 1000, Ends), 3),
-        (Lines(&[r#"{"type":"BOOKMARK","object":{}}"#], 1000, Ends), 3),
+    for answer in [
+        Status(422),
+        Status(400),
+        Lines(&[ERROR], 1000, Ends),
+        Lines(&[NODE], 1000, Ends),
+        Lines(&[], 1000, Ends),
+        Lines(&["{}"], 1000, Ends),
+        Lines(&[NODE, NODE, END], 1000, IsSilent),
+        Lines(&[NODE, "no JSON", END], 1000, Ends),
+        Lines(&[r#"{"type":"BOOKMARK","object":{}}"#], 1000, Ends),
     ] {
-        let (states, requests, failure) = states(answer, 2 * PERIOD + Duration::from_secs(10)).await;
-        assert!(
-            states.iter().all(|state| state.as_deref() == Some("list")),
-            "{answer:?} {states:?}"
-        );
-        assert_eq!(
-            (states.len(), requests, failure),
-            (3, [streaming_lists, 3, 3], None),
-            "{answer:?}"
-        );
+        // After an hour, in which thirteen periods begin, a streaming list is requested again.
+        for (periods, streaming_lists) in [(3, 1), (13, 1), (14, 2)] {
+            let (states, requests, failure) = states(answer, (periods - 1) * PERIOD + Duration::from_secs(10)).await;
+            let case = format!("{answer:?} {periods}");
+            assert!(
+                states.iter().all(|state| state.as_deref() == Some("list")),
+                "{case} {states:?}"
+            );
+            let periods = usize::try_from(periods).unwrap();
+            let expected = (periods, [streaming_lists, periods, periods], None);
+            assert_eq!((states.len(), requests, failure), expected, "{case}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_whose_streaming_list_does_not_arrive_is_listed() {
+    for answer in [
+        Refused,
+        Lines(&[], 1000, IsSilent),
+        Lines(&[NODE], 1000, IsSilent),
+        Lines(&[NODE], 1000, Changes),
+    ] {
+        let (states, requests, failure) = states(answer, Duration::from_mins(1)).await;
+        let expected = (vec![Some("list".to_owned())], [1, 1, 1], None);
+        assert_eq!((states, requests, failure), expected, "{answer:?}");
     }
 }
 
@@ -156,7 +192,9 @@ async fn a_streaming_list_that_is_refused_for_a_while_or_stalls_is_an_error_of_t
         (Status(503), Duration::from_secs(5), true),
         (Status(429), Duration::from_secs(5), true),
         (Status(403), Duration::from_secs(5), false),
-        (Lines(&[NODE], 1000, IsSilent), Duration::from_secs(31), true),
+        (Refused, Duration::from_millis(100), true),
+        (Lines(&[NODE], 1000, IsSilent), Duration::from_millis(30_100), true),
+        (Lines(&[NODE], 1000, Changes), Duration::from_millis(30_100), true),
     ] {
         let (states, [_, lists, watches], failure) = states(answer, within).await;
         assert_eq!((states, lists, watches), (vec![], 0, 0), "{answer:?}");
